@@ -15,7 +15,7 @@ from dse.adapters.xla.training.data_flow import Flow, flow
 from dse.adapters.xla.training.messages import Collective, collectives, mesh_axes
 from dse.adapters.xla.training.provenance import Phase, Provenance, TrainingState, phases, training_state
 from dse.adapters.xla.work.cost_analysis import Access, Work, WorkOfInstructions, access
-from dse.adapters.xla.work.kernel_graph import HloGraph, graph, has_barriers, trip_counts
+from dse.adapters.xla.work.kernel_graph import HloGraph, graph, trip_counts
 
 
 class Analysis:
@@ -33,9 +33,7 @@ class Analysis:
     @cached_property
     def barrier_graph(self) -> HloGraph:
         """Kernels where barriers hold back each element until all are there."""
-        if not has_barriers(self.module):
-            return replace(self.graph, barriers="barrier")
-        return graph(self.module, "barrier")
+        return replace(self.graph, edges=self.graph.edges + self.graph.held)
 
     def of(self, barriers: str) -> HloGraph:
         """The graph by one of the meanings of a barrier."""
@@ -72,6 +70,11 @@ class Analysis:
         return liveness(self.module, order)
 
     @cached_property
+    def lifetimes(self) -> Liveness:
+        """When arrays live in the order of the schedule; of the text, or one that frees memory as soon as it can."""
+        return self.as_written if self.module.is_scheduled else self.freed_early
+
+    @cached_property
     def memory(self) -> tuple[str, Reserved]:
         """Memory of one device, and the order of the instructions that it belongs to.
 
@@ -81,8 +84,8 @@ class Analysis:
         if self.module.is_scheduled:
             given = (leaf for parameter in self.module.entry.parameters for leaf in parameter.shape.leaves())
             kernels = len(self.graph.kernels) if any("T(" in leaf.layout for leaf in given) else 0
-            return "the text's order, which is its schedule", reserved(self.as_written, tpu_kernels=kernels)
-        return "what frees memory first; the text is not scheduled", needed(self.freed_early)
+            return "the text's order, which is its schedule", reserved(self.lifetimes, tpu_kernels=kernels)
+        return "what frees memory first; the text is not scheduled", needed(self.lifetimes)
 
     @cached_property
     def flow(self) -> Flow:

@@ -108,10 +108,10 @@ def test_without_a_system_the_usual_one_prices_and_says_so():
         assert usual == cost(file, "--system", "a100_80g_dgx", "--format", form)
 
 
-def test_a_module_alone_is_counted_and_not_priced():
-    alone = ModuleCost.of(DATA / "loop.hlo", "barrier", None)
-    assert alone.record()["system"] is None
-    assert "breakdown" not in alone.record()
+def test_a_program_without_kernels_is_counted_and_not_priced(tmp_path):
+    (tmp_path / "m.hlo").write_text("HloModule m\nENTRY e { a = f32[2] parameter(0) }")
+    record = json.loads(cost(tmp_path / "m.hlo", "--format", "json"))
+    assert record["system"] is record.get("breakdown") is None
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])

@@ -7,8 +7,7 @@ import pytest
 
 from costmodel import DseError
 from dse.adapters.xla import hlo
-from dse.adapters.xla.work.cost_analysis import products_of
-from dse.adapters.xla.work.matrix_products import Product, call_flops, is_known
+from dse.adapters.xla.work.matrix_products import Product, call_flops, is_known, products_of
 from tests.support.cases import cases
 from tests.support.hlo_texts import figures, program
 

@@ -21,7 +21,7 @@ from costmodel.errors import DseError, masked, printable
 from costmodel.formats import input_files as pipes
 from costmodel.formats.input_files import file_bytes
 from dse.adapters.xla import hlo
-from dse.adapters.xla.text.module import runs_of
+from dse.adapters.xla.text.module import repeated_instructions
 from dse.cli import main
 from dse.output import plain_console
 from tests.fuzz import database
@@ -188,7 +188,7 @@ def test_the_kind_of_a_file_is_recognized_at_once(piece, tmp_path):
 def test_what_is_called_often_is_listed_once_and_counted():
     module = hlo.parse(calls(40), "calls")
     graph = hlo.graph(module)
-    assert runs_of(module)[0] > 2**40
+    assert repeated_instructions(module) > 2**40
     assert [kernel.count for kernel in graph.kernels] == [2**39]
     assert any("calls shared" in note for note in graph.notes)
     few = hlo.graph(hlo.parse(calls(6), "calls"))

@@ -8,25 +8,23 @@ it allocates. The freed bytes of an instruction only grow, so two heaps find the
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from itertools import repeat
+from typing import Any
 
 from dse.adapters.xla.buffers.liveness import overwritten
-from dse.adapters.xla.text.module import SOURCES, VIEWS, Computation, Instruction, control_predecessors, parts
-
-#: Instruction and which of its arrays.
-_Made = tuple[Instruction, int]
-
-
-@dataclass(slots=True)
-class _Dataflow:
-    """Instructions that run, with the arrays that they make, overwrite and read."""
-
-    listed: list[Instruction] = field(default_factory=list)
-    before: dict[Instruction, set[Instruction]] = field(default_factory=dict)
-    touches: dict[Instruction, set[_Made]] = field(default_factory=dict)
-    bytes_of: dict[_Made, int] = field(default_factory=dict)
-    kept: set[_Made] = field(default_factory=set)
+from dse.adapters.xla.text.module import (
+    SOURCES,
+    VIEWS,
+    Computation,
+    Instruction,
+    arrays_of,
+    control_predecessors,
+    parts,
+    reached,
+    shaped,
+    viewed,
+)
 
 
 def eager_order(computation: Computation, given: frozenset[int] = frozenset()) -> list[Instruction]:
@@ -37,133 +35,120 @@ def eager_order(computation: Computation, given: frozenset[int] = frozenset()) -
     The order is that of the text, but the first ready instruction that frees at least as many bytes as it takes runs
     next; weight gradients do so once their operands are no longer needed. Views come as early as possible.
     """
-    kernels = _kernels(computation, given)
-    return _with_names(computation, _Schedule(kernels).order())
+    return _with_names(computation, _Schedule(computation, given).order())
 
 
 class _Schedule:
-    """Instructions that wait and that could run, while others run.
+    """Kernels that wait and that could run, while others run; the arrays that they make have numbers.
 
-    The bytes that an instruction frees only grow while others run, so those that free enough are found once: they have
-    a separate heap, and no step looks at all ready instructions.
+    The bytes that a kernel frees only grow while others run, so those that free enough are found once: they have
+    a separate heap, and no step looks at all ready kernels.
     """
 
-    def __init__(self, kernels: _Dataflow) -> None:
-        self.kernels = kernels
-        self.waiting = {listed: set(before) for listed, before in kernels.before.items()}
+    def __init__(self, computation: Computation, given: frozenset[int]) -> None:
+        self.waiting: dict[Instruction, set[Instruction]] = {}  # kernel -> those that it waits for
+        self.touches: dict[Instruction, set[int]] = {}  # kernel -> arrays that it makes, overwrites and reads
+        self.makers: list[Instruction] = []
+        self.bytes_of: list[int] = []
+        self.kept: set[int] = set()  # for the result
+        for index, array in enumerate(arrays_of(self._result(computation))):
+            if array is not None and index in given:
+                self.bytes_of[array] = 0
+            elif array is not None:
+                self.kept.add(array)
         self.after: dict[Instruction, list[Instruction]] = {}
-        self.readers: dict[_Made, set[Instruction]] = {}
-        for instruction in kernels.listed:
-            for producer in self.waiting[instruction]:
-                self.after.setdefault(producer, []).append(instruction)
-            for made in kernels.touches[instruction]:
-                self.readers.setdefault(made, set()).add(instruction)
-        #: Freed bytes less allocated bytes of each instruction. [B]
-        self.gain = {
-            instruction: -sum(kernels.bytes_of[made] for made in kernels.touches[instruction] if made[0] is instruction)
-            for instruction in kernels.listed
-        }
-        for made in self.readers:
-            self._last_reader(made)
-        self.places = {instruction: index for index, instruction in enumerate(kernels.listed)}
+        self.readers: dict[int, set[Instruction]] = {}
+        for kernel, before in self.waiting.items():
+            for producer in before:
+                self.after.setdefault(producer, []).append(kernel)
+            for array in self.touches[kernel]:
+                self.readers.setdefault(array, set()).add(kernel)
+        self.gain = dict.fromkeys(self.waiting, 0)  # freed bytes less allocated bytes of each kernel [B]
+        for maker, size in zip(self.makers, self.bytes_of, strict=True):
+            self.gain[maker] -= size
+        for array in self.readers:
+            self._last_reader(array)
+        self.listed = list(self.waiting)
+        self.places = {kernel: index for index, kernel in enumerate(self.listed)}
         self.ready: list[int] = []
         self.freeing: list[int] = []
 
+    def _result(self, computation: Computation) -> Any:
+        """Note the kernels, and the arrays of each; the arrays of the root, None for those of no kernel."""
+        values: dict[Instruction, Any] = {}
+        waits: dict[Instruction, set[Instruction]] = {}  # kernels behind each value
+        named = {instruction.name: instruction for instruction in computation.instructions}
+        for instruction in computation.instructions:
+            operands = [values[operand] for operand in instruction.operands]
+            behind = set[Instruction]().union(*(waits[operand] for operand in instruction.operands))
+            waits[instruction] = behind
+            if parts(instruction.opcode)[0] in SOURCES:
+                values[instruction] = shaped(instruction.shape, repeat(None))
+            elif parts(instruction.opcode)[0] in VIEWS:
+                values[instruction] = viewed(instruction, operands)
+            else:
+                reads = list(arrays_of(tuple(operands)))
+                outputs = self._made(instruction, reads)
+                self.touches[instruction] = {array for array in (*reads, *outputs) if array is not None}
+                self.waiting[instruction] = behind.union(
+                    *(waits[named[name]] for name in control_predecessors(instruction) if named.get(name) in waits)
+                )
+                values[instruction], waits[instruction] = shaped(instruction.shape, iter(outputs)), {instruction}
+        return values[computation.root]
+
+    def _made(self, instruction: Instruction, reads: list[int | None]) -> list[int | None]:
+        """The arrays of an instruction: new, or those that it overwrites, as a loop does all that it carries."""
+        whole = instruction.opcode == "while" or parts(instruction.opcode)[1] in ("update", "done")
+        places = {position: position for position in range(len(reads))} if whole else overwritten(instruction)
+        made: list[int | None] = []
+        for output, shape in enumerate(instruction.shape.leaves()):
+            if output in places and places[output] < len(reads):
+                made.append(reads[places[output]])
+            else:
+                made.append(len(self.makers))
+                self.makers.append(instruction)
+                self.bytes_of.append(shape.bytes)
+        return made
+
     def order(self) -> list[Instruction]:
-        """Instructions in the order in which they run."""
+        """Kernels in the order in which they run."""
         order: list[Instruction] = []
-        for instruction in self.kernels.listed:
-            self._offer(instruction)
+        for kernel in self.listed:
+            self._offer(kernel)
         ran: set[int] = set()
         while self.ready:
             chosen = heapq.heappop(self.freeing or self.ready)
-            if chosen in ran:
-                continue
-            ran.add(chosen)
-            instruction = self.kernels.listed[chosen]
-            order.append(instruction)
-            self._leave(instruction)
+            if chosen not in ran:
+                ran.add(chosen)
+                order.append(self.listed[chosen])
+                self._leave(self.listed[chosen])
         return order
 
-    def _leave(self, instruction: Instruction) -> None:
-        """End an instruction: its reads of arrays, and the waits for it."""
-        for made in self.kernels.touches[instruction]:
-            self.readers[made].discard(instruction)
-            last = self._last_reader(made)
+    def _leave(self, kernel: Instruction) -> None:
+        """End a kernel: its reads of arrays, and the waits for it."""
+        for array in self.touches[kernel]:
+            self.readers[array].discard(kernel)
+            last = self._last_reader(array)
             if last is not None and self.gain[last] >= 0 and not self.waiting[last]:
                 heapq.heappush(self.freeing, self.places[last])
-        for follower in self.after.get(instruction, ()):
-            self.waiting[follower].discard(instruction)
+        for follower in self.after.get(kernel, ()):
+            self.waiting[follower].discard(kernel)
             self._offer(follower)
 
-    def _last_reader(self, made: _Made) -> Instruction | None:
-        """The one instruction that still touches an array, which frees it; none where it is kept."""
-        if len(self.readers[made]) != 1 or made in self.kernels.kept:
+    def _last_reader(self, array: int) -> Instruction | None:
+        """The one kernel that still touches an array, which frees it; none where it is kept."""
+        if len(self.readers[array]) != 1 or array in self.kept:
             return None
-        (last,) = self.readers[made]
-        self.gain[last] += self.kernels.bytes_of[made]
+        (last,) = self.readers[array]
+        self.gain[last] += self.bytes_of[array]
         return last
 
-    def _offer(self, instruction: Instruction) -> None:
-        """Let an instruction run that waits for no other."""
-        if not self.waiting[instruction]:
-            heapq.heappush(self.ready, self.places[instruction])
-            if self.gain[instruction] >= 0:
-                heapq.heappush(self.freeing, self.places[instruction])
-
-
-def _kernels(computation: Computation, given: frozenset[int]) -> _Dataflow:
-    """The kernels, and the arrays that each waits for."""
-    kernels = _Dataflow()
-    values: dict[Instruction, list[_Made | None]] = {}
-    waits: dict[Instruction, set[Instruction]] = {}  # kernels behind each value
-    named = {instruction.name: instruction for instruction in computation.instructions}
-    for instruction in computation.instructions:
-        reads = [made for operand in instruction.operands for made in values[operand]]
-        behind = set[Instruction]().union(*(waits[operand] for operand in instruction.operands))
-        if parts(instruction.opcode)[0] in SOURCES | VIEWS:
-            values[instruction], waits[instruction] = _viewed(instruction, values, reads), behind
-            continue
-        for name in control_predecessors(instruction):
-            behind = behind | waits.get(named.get(name, instruction), set())
-        kernels.listed.append(instruction)
-        kernels.before[instruction], waits[instruction] = behind, {instruction}
-        values[instruction] = _made(kernels, instruction, reads)
-        kernels.touches[instruction] = {made for made in (*reads, *values[instruction]) if made is not None}
-    for index, root in enumerate(values[computation.root]):
-        if root is not None and index in given:
-            kernels.bytes_of[root] = 0
-        elif root is not None:
-            kernels.kept.add(root)
-    return kernels
-
-
-def _viewed(
-    instruction: Instruction, values: Mapping[Instruction, list[_Made | None]], reads: list[_Made | None]
-) -> list[_Made | None]:
-    """The arrays that a view names; none of a parameter or a constant."""
-    if instruction.opcode in SOURCES:
-        return [None for _ in instruction.shape.leaves()]
-    if instruction.opcode == "get-tuple-element":
-        whole = instruction.operands[0]
-        first = sum(1 for e in whole.shape.elements[: int(instruction.attributes["index"])] for _ in e.leaves())
-        return values[whole][first : first + sum(1 for _ in instruction.shape.leaves())]
-    return reads
-
-
-def _made(dataflow: _Dataflow, instruction: Instruction, reads: list[_Made | None]) -> list[_Made | None]:
-    """The arrays of an instruction: new, or those that it overwrites, as a loop does all that it carries."""
-    shapes = list(instruction.shape.leaves())
-    whole = instruction.opcode == "while" or parts(instruction.opcode)[1] in ("update", "done")
-    places = {position: position for position in range(len(reads))} if whole else overwritten(instruction)
-    made: list[_Made | None] = []
-    for output, shape in enumerate(shapes):
-        if output in places and places[output] < len(reads):
-            made.append(reads[places[output]])
-            continue
-        made.append((instruction, output))
-        dataflow.bytes_of[instruction, output] = shape.bytes
-    return made
+    def _offer(self, kernel: Instruction) -> None:
+        """Let a kernel run that waits for no other."""
+        if not self.waiting[kernel]:
+            heapq.heappush(self.ready, self.places[kernel])
+            if self.gain[kernel] >= 0:
+                heapq.heappush(self.freeing, self.places[kernel])
 
 
 def _with_names(computation: Computation, order: list[Instruction]) -> list[Instruction]:
@@ -171,25 +156,16 @@ def _with_names(computation: Computation, order: list[Instruction]) -> list[Inst
     running = set(order)
     after: dict[Instruction, list[Instruction]] = {}
     missing: dict[Instruction, int] = {}
-    full: list[Instruction] = []
     for instruction in computation.instructions:
         missing[instruction] = len(set(instruction.operands))
         for operand in set(instruction.operands):
             after.setdefault(operand, []).append(instruction)
 
-    def place(add: Instruction) -> None:
-        stack = [add]
-        while stack:
-            placed = stack.pop()
-            full.append(placed)
-            for follower in after.get(placed, ()):
-                missing[follower] -= 1
-                if not missing[follower] and follower not in running:
-                    stack.append(follower)
+    def available(placed: Instruction) -> Iterator[Instruction]:
+        for follower in after.get(placed, ()):
+            missing[follower] -= 1
+            if not missing[follower] and follower not in running:
+                yield follower
 
-    for instruction in computation.instructions:
-        if instruction not in running and not instruction.operands:
-            place(instruction)
-    for instruction in order:
-        place(instruction)
-    return full
+    sources = [one for one in computation.instructions if one not in running and not one.operands]
+    return [placed for start in (*sources, *order) for placed in reached([start], available)]

@@ -31,10 +31,10 @@ from dse.adapters.xla.text.module import (
     arrays_of,
     parts,
     reached,
+    repeated_instructions,
     replaced,
-    runs_of,
     shaped,
-    unfolded_limit,
+    viewed,
 )
 
 #: Output -> array among those that are read, each numbered through tuples in order.
@@ -274,8 +274,7 @@ class Liveness:
 
 def liveness(module: Module, order: Order) -> Liveness:
     """Buffers of a program whose computations run their instructions in an order."""
-    total, _ = runs_of(module)
-    run = _Run(order, shares=total > unfolded_limit(module))
+    run = _Run(order, shares=repeated_instructions(module) > 0)
     entry = module.entry
     parameters = [run.made(parameter.shape, parameter, given=True) for parameter in entry.parameters]
     root = run.run(entry, parameters, "")
@@ -290,10 +289,11 @@ def liveness(module: Module, order: Order) -> Liveness:
     return Liveness(tuple(_buffers(run, set(arrays_of(root)), aliased)), tuple(run.ran), largest)
 
 
-def aliased_outputs(module: Module) -> dict[int, int]:
+def aliased_outputs(module: Module) -> dict[int, Instruction]:
     """Array of the result -> parameter whose memory it lives in, by the module's header."""
     first = [0, *accumulate(len([*shape.leaves()]) for shape in module.entry.root.shape.elements)]
-    return {first[path[0]] if path else 0: parameter for path, parameter, _ in header_aliases(module)}
+    parameters = module.entry.parameters
+    return {first[path[0]] if path else 0: parameters[number] for path, number, _ in header_aliases(module)}
 
 
 #: Indices from a tuple down to an element of it.
@@ -423,12 +423,7 @@ class _Run:
 
     def viewed(self, instruction: Instruction, operands: Sequence[Tree]) -> Tree:
         """The value of a view, which from now on holds the array that it gives."""
-        if instruction.opcode == "tuple":
-            return tuple(operands)
-        value = operands[0]
-        if instruction.opcode == "get-tuple-element":
-            assert not isinstance(value, int)  # the reader has checked
-            value = value[int(instruction.attributes["index"])]
+        value: Tree = viewed(instruction, operands)
         if isinstance(value, int):
             self.arrays[value].holder = instruction
         return value

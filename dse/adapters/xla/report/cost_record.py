@@ -7,8 +7,8 @@ The page shows where the time goes, the kernels, the messages by purpose, and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
@@ -66,9 +66,9 @@ def times_record(times: ProgramTimes, unknown_loops: Sequence[str]) -> dict[str,
     }
 
 
-def time_text(seconds: float, times: Record) -> str:
-    """A time, marked where loops run an unknown number of times, so that it is the least there is."""
-    return f"{'>= ' if times['is_lower_bound'] else ''}{readable(seconds, 's')}"
+def time_text(seconds: float, *, at_least: bool) -> str:
+    """A time, marked where a loop runs an unknown number of times, so that it is the least there is."""
+    return f"{'>= ' if at_least else ''}{readable(seconds, 's')}"
 
 
 def unknown_text(times: Record) -> str:
@@ -92,45 +92,50 @@ def parts_of_step(times: Record) -> list[tuple[str, float]]:
 def times_table(record: Record) -> Table:
     """Times of a step, each with its basis."""
     times = record["times"]
-    words = {
-        "a step": f"messages beside kernels start {times['messages_start']}; {percent(times['mfu'])} of the peak rate",
-        "without overlap": f"one after the other; {percent(record['breakdown']['mfu'])} of the peak rate",
-        "longest path": f"no overlap can beat it; {_BARRIERS[record['barriers']]}",
-    }
-    why = unknown_text(times)
+    why, start = unknown_text(times), times["messages_start"]
+    one_by_one = f"one after the other; {percent(record['breakdown']['mfu'])} of the peak rate"
+    rows = [
+        ("a step", times["step_s"], f"messages beside kernels start {start}; {percent(times['mfu'])} of the peak rate"),
+        *((name, seconds, "") for name, seconds in parts_of_step(times)),
+        ("without overlap", times["serial_s"], one_by_one),
+        ("longest path", times["longest_path_s"], f"no overlap can beat it; {_BARRIERS[record['barriers']]}"),
+    ]
+    return facts_table(
+        (name, time_text(seconds, at_least=times["is_lower_bound"]), "; ".join(filter(None, (why, words))))
+        for name, seconds, words in rows
+    )
+
+
+def facts_table(rows: Iterable[tuple[str, str, str]]) -> Table:
+    """Names, quantities, and remarks that wrap."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, justify="right")
     table.add_column()
-
-    def row(name: str, seconds: float, said: str = "") -> None:
-        table.add_row(name, time_text(seconds, times), f"{why}; {said}" if why and said else why or said)
-
-    row("a step", times["step_s"], words["a step"])
-    for name, seconds in parts_of_step(times):
-        row(name, seconds)
-    row("without overlap", times["serial_s"], words["without overlap"])
-    row("longest path", times["longest_path_s"], words["longest path"])
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
 #: Kernels that a record lists by themselves.
 HEAVIEST: Final = 12
+#: The machine of a module for which none is named.
+USUAL_SYSTEM: Final = "a100_80g_dgx"
 
 
 @dataclass(frozen=True)
 class ModuleCost:
-    """An HLO module, perhaps with a system that it runs on."""
+    """An HLO module, and the system that its kernels run on."""
 
     file: str
     analysis: hlo.Analysis
     program: Program
     barriers: Barriers
-    system: System | None
+    system: System | None  #: None where the program runs no kernels
 
     @classmethod
     def of(cls, path: Path, barriers: Barriers, system: str | None) -> Self:
-        """Read a module and a system. Raises `DseError` if either is wrong."""
+        """Read a module and a system, by default the usual one. Raises `DseError` if either is wrong."""
         analysis = hlo.Analysis(hlo.load_module(path))
         try:
             program = hlo.program(analysis)
@@ -138,11 +143,9 @@ class ModuleCost:
             raise DseError(f"{path}: {error}") from None
         if system and not program.kernels:
             raise ParameterError(f"{path}: runs no kernels, so that there is nothing to price; leave out {{system}}")
-        return cls(str(path), analysis, program, barriers, load_system(system) if system else None)
-
-    def on(self, system: str) -> Self:
-        """Record of a module on a system."""
-        return replace(self, system=load_system(system))
+        return cls(
+            str(path), analysis, program, barriers, load_system(system or USUAL_SYSTEM) if program.kernels else None
+        )
 
     @cached_property
     def whole(self) -> ProgramTimes:
@@ -232,16 +235,14 @@ class ModuleCost:
         rows: dict[str, dict[str, Any]] = {}
         for index, kernel in enumerate(self.program.kernels):
             for name, count in runs(kernel).items():
-                fresh = {"name": name, "count": 0.0, "flops": 0.0, "bytes": 0.0, "at_least": False}
+                fresh = {"name": name, "count": 0.0, "flops": 0.0, "bytes": 0.0, "at_least": False, "time_s": 0.0}
                 row = rows.setdefault(name, fresh)
                 row["at_least"] |= bool(self.analysis.graph.kernels[index].uncounted)
                 row["count"] += count
                 row["flops"] += count * (kernel.flops + sum(p.flops for p in kernel.products))
                 row["bytes"] += count * kernel.bytes_moved
-                if self.system:
-                    seconds = float(self.times[index]) * count / kernel.count if kernel.count else 0.0
-                    row["time_s"] = row.get("time_s", 0.0) + seconds
-        return sorted(rows.values(), key=lambda row: -row.get("time_s", row["bytes"]))
+                row["time_s"] += float(self.times[index]) * count / kernel.count if kernel.count else 0.0
+        return sorted(rows.values(), key=lambda row: -row["time_s"])
 
     def heaviest(self) -> list[dict[str, Any]]:
         """Kernels that take longest."""
@@ -267,12 +268,10 @@ class ModuleCost:
         for number, collective in self.analysis.collectives.items():
             count = self.analysis.graph.kernels[number].count
             for purpose, moved in collective.payloads:
-                row = rows.setdefault(purpose, {"name": purpose, "kinds": set(), "payload_bytes": 0})
+                row = rows.setdefault(purpose, {"name": purpose, "kinds": set(), "payload_bytes": 0, "time_s": 0.0})
                 row["kinds"].add(collective.name)
                 row["payload_bytes"] += count * moved
-                if self.system:
-                    seconds = float(self.times[number]) if purpose == collective.purpose else 0.0
-                    row["time_s"] = row.get("time_s", 0.0) + seconds
+                row["time_s"] += float(self.times[number]) if purpose == collective.purpose else 0.0
         record_rows = [{**row, "kinds": sorted(row["kinds"])} for row in rows.values()]
         return sorted(record_rows, key=lambda row: -row["payload_bytes"])
 
@@ -282,7 +281,7 @@ class ModuleCost:
         kernels, rows = self.analysis.graph.kernels, []
         for name, members in collectives_by_group(self.analysis).items():
             placed = members[0][1].placement
-            row: dict[str, Any] = {
+            rows.append({
                 "name": name,
                 "groups": placed.groups,
                 "size": placed.size,
@@ -291,10 +290,8 @@ class ModuleCost:
                 "count": sum(count for count, _ in members),
                 "at_least": any(kernels[places[id(collective)]].uncounted for _, collective in members),
                 "payload_bytes": sum(count * collective.payload_bytes for count, collective in members),
-            }
-            if self.system:
-                row["time_s"] = float(sum(self.times[places[id(collective)]] for _, collective in members))
-            rows.append(row)
+                "time_s": float(sum(self.times[places[id(collective)]] for _, collective in members)),
+            })  # fmt: skip
         return sorted(rows, key=lambda row: -row["payload_bytes"])
 
 
@@ -318,18 +315,18 @@ def hlo_report(record: Record, width: int) -> list[RenderableType]:
 
 def hlo_sections(record: Record, width: int) -> list[tuple[str, RenderableType]]:
     """Titles and tables of a module's record."""
-    sections: list[tuple[str, RenderableType]] = [
-        ("Where the time goes" if record["system"] else "Work and traffic", sums_table(record["kinds"], "kind")),
-        ("By phase", sums_table(record["phases"], "phase")),
-    ]
+    sections: list[tuple[str, RenderableType]] = []
     if record["system"]:
-        sections.insert(0, (f"Time of a step on {record['system']}", times_table(record)))
-        sections.append(("Heaviest kernels", Group(*fitted_table(heaviest_columns(record["heaviest"], width), width))))
+        sections = [
+            (f"Time of a step on {record['system']}", times_table(record)),
+            ("Where the time goes", sums_table(record["kinds"], "kind")),
+            ("By phase", sums_table(record["phases"], "phase")),
+            ("Heaviest kernels", Group(*fitted_table(heaviest_columns(record["heaviest"], width), width))),
+        ]
     if record["collectives"]:
         sections.append(("Communication by purpose", communication_table(record["communication"])))
         sections.append(("Collectives by group", collectives_table(record["collectives"])))
-    sections.append(("Memory of one device", memory_table(record)))
-    return sections
+    return [*sections, ("Memory of one device", memory_table(record))]
 
 
 def heading(record: Record) -> str:
@@ -337,28 +334,24 @@ def heading(record: Record) -> str:
     count = sum(row["count"] for row in record["kinds"])
     text = f"{record['module']} on {counted(int(record['devices']), 'device')}: {counted(int(count), 'kernel')}"
     flops = readable(record["figures"]["gemm.flops_total"], "FLOP", digits=4)
-    text += f", {flops} of matrix products on each"
-    return f"{text}." if record["system"] else f"{text}. --system evaluates it."
+    return f"{text}, {flops} of matrix products on each."
 
 
 def time_of(row: Record) -> str:
-    """Time of kernels; marked where a loop around one of them runs more often for all that is known."""
-    return f"{'>= ' if row['at_least'] else ''}{readable(row['time_s'], 's')}"
+    """Time of kernels, marked where a loop around one of them runs an unknown number of times."""
+    return time_text(row["time_s"], at_least=row["at_least"])
 
 
 def sums_table(rows: Sequence[Record], what: str) -> Table:
-    """Kernels alike, with their share of the time, or of the traffic where no time is known."""
-    timed = any("time_s" in row for row in rows)
-    key = "time_s" if timed else "bytes"
-    whole, longest = sum(row[key] for row in rows) or 1.0, max((row[key] for row in rows), default=0) or 1.0
-    table = ruled_table(what, "count", "work", "traffic", *(["time"] if timed else []), "share")
+    """Kernels alike, with their share of the time."""
+    seconds = [row["time_s"] for row in rows]
+    whole, longest = sum(seconds) or 1.0, max(seconds) or 1.0
+    table = ruled_table(what, "count", "work", "traffic", "time", "share")
     table.add_column("", no_wrap=True)
     for row in rows:
         cells = [row["name"], f"{row['count']:,.0f}", readable(row["flops"], "FLOP"), readable(row["bytes"], "B")]
-        if timed:
-            cells.append(time_of(row))
-        drawn = bar(row[key] / longest, _BAR) if row[key] else ""
-        table.add_row(*cells, percent(row[key] / whole), drawn)
+        drawn = bar(row["time_s"] / longest, _BAR) if row["time_s"] else ""
+        table.add_row(*cells, time_of(row), percent(row["time_s"] / whole), drawn)
     return table
 
 
@@ -401,27 +394,23 @@ def end_of(name: str, room: int) -> str:
 
 def communication_table(rows: Sequence[Record]) -> Table:
     """Messages by purpose."""
-    timed = "time_s" in rows[0]
-    table = ruled_table("for", "collectives", "payload", *(["time"] if timed else []), texts=2)
+    table = ruled_table("for", "collectives", "payload", "time", texts=2)
     for row in rows:
-        cells = [row["name"], ", ".join(row["kinds"]), readable(row["payload_bytes"], "B")]
-        table.add_row(*cells, *([readable(row["time_s"], "s")] if timed else []))
+        kinds = ", ".join(row["kinds"])
+        table.add_row(row["name"], kinds, readable(row["payload_bytes"], "B"), readable(row["time_s"], "s"))
     return table
 
 
 def collectives_table(rows: Sequence[Record]) -> Table:
     """Messages by kind and groups."""
-    timed = "time_s" in rows[0]
-    table = ruled_table()
-    headings = ["collective", "groups", "of", "stride", "reduces by", "count", "payload", *(["time"] if timed else [])]
-    for index, name in enumerate(headings):
-        table.add_column(name, justify="left" if index in (0, 4) else "right", no_wrap=True)
+    table = ruled_table("collective", "groups", "of", "stride", "reduces by", "count", "payload", "time")
+    table.columns[4].justify = "left"
     for row in rows:
         kind = row["name"].partition(".")[0]
         reducers = ", ".join(row["reducers"]) or "-"
         cells = [kind, str(row["groups"]), str(row["size"]), f"{row['stride']:g}", reducers,
-                 f"{row['count']:,}", readable(row["payload_bytes"], "B")]  # fmt: skip
-        table.add_row(*cells, *([time_of(row)] if timed else []))
+                 f"{row['count']:,}", readable(row["payload_bytes"], "B"), time_of(row)]  # fmt: skip
+        table.add_row(*cells)
     return table
 
 
@@ -452,13 +441,7 @@ def memory_table(record: Record) -> Table:
             ("runtime", memory["runtime_bytes"], f"driver, runtime and allocator, of {record['system']}"),
             ("in all", memory["needed_bytes"], verdict),
         ]
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_column()
-    for name, size, words in rows:
-        table.add_row(name, readable(size, "B"), words)
-    return table
+    return facts_table((name, readable(size, "B"), words) for name, size, words in rows)
 
 
 #: Times of the picture of memory at most. [-]
@@ -467,8 +450,8 @@ TIMES: Final = 800
 
 def program_page(cost: ModuleCost) -> str:
     """HTML of a module that has a system."""
-    record, times = cost.record(), cost.record()["times"]
-    memory = record["memory"]
+    record = cost.record()
+    times, memory = record["times"], record["memory"]
     data = {
         "kind": "program",
         "question": f"{record['module']} on {record['devices']:,.0f} x {record['system']}",
@@ -502,7 +485,7 @@ def program_page(cost: ModuleCost) -> str:
 
 def held_memory(cost: ModuleCost) -> list[list[Any]]:
     """Memory of temporaries over the instructions: place, bytes, and the kernel that runs; thinned. [-], [B]"""
-    lifetimes = cost.analysis.as_written if cost.analysis.module.is_scheduled else cost.analysis.freed_early
+    lifetimes = cost.analysis.lifetimes
     live, ran = lifetimes.live_bytes()[: len(lifetimes.ran)], lifetimes.ran
     if not len(live):
         return []

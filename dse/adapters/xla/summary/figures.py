@@ -15,8 +15,9 @@ from dse.adapters.xla.buffers.liveness import aliased_outputs
 from dse.adapters.xla.summary.training_figures import Figures, model_figures, training_figures
 from dse.adapters.xla.training.messages import Collective
 from dse.adapters.xla.training.provenance import global_dims, numbers, part
-from dse.adapters.xla.work.cost_analysis import POINTER_BYTES, Access, CostAnalysis, Work, is_product
+from dse.adapters.xla.work.cost_analysis import POINTER_BYTES, Access, CostAnalysis, Work
 from dse.adapters.xla.work.kernel_graph import HloKernel
+from dse.adapters.xla.work.matrix_products import is_product
 
 #: Rates of a machine for comparing readers of HLO: of matrix products, of other work, of memory, of links.
 TOY_GEMM, TOY_OTHER, TOY_MEMORY, TOY_LINK = 1e14, 1e13, 1e12, 1e11
@@ -237,7 +238,7 @@ def state_figures(analysis: Analysis) -> Figures:
         "state.adam_nu": numbers(state.moments[1]),
         "params.plus_adam_local_bytes": sum(array.shape.bytes for array in (*state.weights, *moments)),
         "adam.fusions": len(updates),
-        "adam.tensors_updated": sum(int(weight.argument) in read for weight in state.weights),
+        "adam.tensors_updated": sum(weight in read for weight in state.weights),
         "adam.bytes": sum(kernel.count * access.total for kernel, _, access in updates),
         "adam.flops": sum(kernel.count * work.flops for kernel, work, _ in updates),
         "adam.sqrt": sum(kernel.count * work.transcendentals for kernel, work, _ in updates),

@@ -31,7 +31,6 @@ from dse.adapters.xla.training.data_flow import (
     multiplies,
     number_of,
     passes_on,
-    square_factor,
     summed,
 )
 from dse.adapters.xla.training.provenance import INPUT, KEPT, Provenance, global_dims, kept_per_element, numbers
@@ -106,7 +105,7 @@ def _positions(analysis: Analysis, words: Instruction) -> int:
             else:
                 lengths.add(cut[0] if cut else length)
 
-    start: Source = int(words.argument)
+    start: Source = words
     list(reached([start], after))
     most = max(lengths, default=length)
     return most if 2 * most > length else length
@@ -190,7 +189,7 @@ class OptimizerRules:
         """Weights that the step changes."""
         return [
             weight for weight in self.state.weights
-            if isinstance(behind(self.state.updates[int(weight.argument)]), FlowStep)
+            if isinstance(behind(self.state.updates[weight]), FlowStep)
         ]  # fmt: skip
 
     def name(self) -> str | None:
@@ -214,7 +213,7 @@ class OptimizerRules:
 
     def _of(self, weight: Instruction) -> str | None:
         """The method by which one weight is updated."""
-        kept = self.state.companions[int(weight.argument)]
+        kept = self.state.companions[weight]
         steps_to_weight = self._leading(weight)
         alike = all(kept_per_element(state, weight) for state in kept)
         if any(map(multiplies, steps_to_weight)):
@@ -233,9 +232,7 @@ class OptimizerRules:
     def _after_roots(self) -> Mapping[Source, int]:
         """Marks, 1, of all that depends on roots of kept arrays."""
         kept = self.provenance.after_kept
-        roots: dict[Source, int] = {
-            step: 1 for step in self.provenance.leading if step.opcode in _ROOTS and kept.get(step, 0)
-        }
+        roots = {step: 1 for step in self.provenance.leading if step.opcode in _ROOTS and kept.get(step, 0)}
         return self.provenance.flow.after(roots, again=False)
 
     def _divided(self, steps: set[FlowStep]) -> list[Source]:
@@ -249,7 +246,7 @@ class OptimizerRules:
 
     def _leading(self, weight: Instruction) -> set[FlowStep]:
         """Steps between the gradient of a weight and its new value."""
-        return self.provenance.led[self.provenance.weights[int(weight.argument)]]
+        return self.provenance.led[self.provenance.weights[weight]]
 
     @cached_property
     def held_back(self) -> bool:
@@ -257,15 +254,15 @@ class OptimizerRules:
         return bool(self.changed) and all(self._chosen(weight) for weight in self.changed)
 
     def _chosen(self, weight: Instruction) -> bool:
-        new = behind(self.state.updates[int(weight.argument)])
+        new = behind(self.state.updates[weight])
         if not isinstance(new, FlowStep) or new.opcode not in ("select", "chosen"):
             return False
-        same = any(behind(source) == int(weight.argument) for source in new.reads[1:])
+        same = any(behind(source) is weight for source in new.reads[1:])
         return same and self.provenance.made_of.get(new.reads[0], 0) & (INPUT | KEPT) == KEPT  # as of a step counter
 
     def _takes_norm(self, weight: Instruction) -> bool:
         """True if an update is scaled by a norm of its weight."""
-        squares: dict[Source, int] = dict.fromkeys(self._squares.get(int(weight.argument), ()), 1)
+        squares = dict.fromkeys(self.provenance.squares.get(weight, ()), 1)
         if not squares:
             return False
         after = self.provenance.flow.after(squares, again=False)
@@ -273,26 +270,15 @@ class OptimizerRules:
             after.get(source, 0) and collected(source) for step in self._leading(weight) for source in step.reads
         )
 
-    @cached_property
-    def _squares(self) -> Mapping[Source, Sequence[FlowStep]]:
-        """Parameter -> operations that sum its squares."""
-        squares: dict[Source, list[FlowStep]] = {}
-        for step in self.provenance.flow.steps:
-            if (factor := square_factor(step)) is not None:
-                squares.setdefault(factor, []).append(step)
-        return squares
-
     def _is_linear(self, weight: Instruction) -> bool:
         """True if an update is a linear combination of the weight, its gradients and states."""
-        number = int(weight.argument)
-        kept = (int(state.argument) for state in self.state.companions[number])
-        ends = {None, number, *kept, *self.provenance.gradients}
         gradients = self.provenance.gradients
+        ends = {None, weight, *self.state.companions[weight], *gradients}
 
         def is_open(source: Source) -> TypeGuard[FlowStep]:
             return isinstance(source, FlowStep) and source not in gradients and not collected(source)
 
-        terms = reached([self.state.updates[number]], lambda source: summed(source) if is_open(source) else ())
+        terms = reached([self.state.updates[weight]], lambda source: summed(source) if is_open(source) else ())
         return all(self._scales(term) if is_open(term) else term in ends or collected(term) for term in terms)
 
     @staticmethod
@@ -307,10 +293,9 @@ class OptimizerRules:
 
     def _decays(self, weight: Instruction, steps: set[FlowStep]) -> bool:
         """True if a weight times a number is added to a value that depends on moments."""
-        number = int(weight.argument)
         scaled = [
             step for step in steps
-            if step.opcode == "multiply" and any(_piece(source) == number for source in step.reads)
+            if step.opcode == "multiply" and any(_piece(source) is weight for source in step.reads)
             and self._scales(step) and not self._is_zero(step)
         ]  # fmt: skip
         return any(self._added_to_moments(step, steps) for step in scaled)
@@ -460,7 +445,7 @@ class _Sums:
 
     def _independent(self, body: tuple[str, ...], carried: list[FlowStep]) -> bool:
         """True if products in a loop depend on none of the arrays that the loop changes."""
-        marks: dict[Source, int] = {step: 1 for step in carried if step.shape.size > 1 and "f" in step.shape.dtype}
+        marks = {step: 1 for step in carried if step.shape.size > 1 and "f" in step.shape.dtype}
         after = self.flow.after(marks, again=False)
         inside = (step for step in self.flow.steps if step.loops[: len(body)] == body)
         factors = (source for step in inside if multiplies(step) for source in step.reads[:2])
@@ -486,28 +471,22 @@ class _Sums:
             if behind(step) is step:  # else it hands on its operands
                 for source in dict.fromkeys(behind(source) for source in step.reads):
                     readers.setdefault(source, []).append(step)
-        arrays = {
-            int(parameter.argument) for parameter in self.analysis.module.entry.parameters if parameter.shape.dims
-        }
-        for number, new in self.updates.items():
+        for array, new in self.updates.items():
             total = behind(new)
             adds = isinstance(total, FlowStep) and total.opcode == "add"
-            if number in arrays and adds and readers.get(number) == [total] and total not in readers:
+            if array.shape.dims and adds and readers.get(array) == [total] and total not in readers:
                 return True
         return False
 
     def clips(self) -> bool:
         """True if the update of every weight depends on one number made of squares of all gradients."""
-        marks: dict[Source, int] = {}
-        for step in self.flow.steps:
-            weights = self._of_gradients(square_factor(step))
-            if weights:
-                marks[step] = weights
+        squares = self.provenance.squares.items()
+        marks = {step: self._of_gradients(factor) for factor, steps in squares for step in steps}
         squared = self.flow.after(marks, again=False)
         norms = [step for step in self.flow.steps if collected(step) and squared.get(step, 0) == self.every]
         after = self.flow.after(dict.fromkeys(norms, 1), again=False)
         places = self.provenance.weights.items()
-        updates = [self.updates[number] for number, bit in places if self.every >> bit & 1]
+        updates = [self.updates[weight] for weight, bit in places if self.every >> bit & 1]
         return all(after.get(new, 0) for new in updates)
 
     def _of_gradients(self, source: Source) -> int:

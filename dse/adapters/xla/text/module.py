@@ -219,10 +219,11 @@ MOST_FUSED, DEEPEST = 100_000, 100
 CALLING: Final = frozenset(("while", "conditional", "call", "async"))
 
 
-def unfolded_limit(module: Module) -> int:
-    """Most instructions of a program that are listed one by one. [-]"""
+def repeated_instructions(module: Module) -> int:
+    """Instructions that run in a step, a loop's body once; 0 where they are few enough to be listed one by one. [-]"""
+    run = sum(len(computation.instructions) * times for computation, times in runs_of(module).items())
     written = sum(len(computation.instructions) for computation in module.computations)
-    return max(MOST_UNFOLDED, MOST_REPEATED * written)
+    return run if run > max(MOST_UNFOLDED, MOST_REPEATED * written) else 0
 
 
 def size_problem(computation: Computation, sizes: dict[Computation, tuple[int, int]], total: int) -> str | None:
@@ -244,28 +245,21 @@ def size_problem(computation: Computation, sizes: dict[Computation, tuple[int, i
     return None
 
 
-def runs_of(
-    module: Module, trips: Mapping[Instruction, int | None] | None = None
-) -> tuple[int, dict[Computation, int]]:
-    """Number of instructions that run in a step, a loop's body once, and how often each computation runs.
+def runs_of(module: Module, trips: Mapping[Instruction, int | None] | None = None) -> dict[Computation, int]:
+    """Number of times that each computation runs in a step. [-]
 
-    Computations stand after those that they call, so that one way back from the entry finds both. Every branch of a
+    Computations stand after those that they call, so that one way back from the entry finds it. Every branch of a
     choice counts. `trips` maps loops to the runs of their bodies, None where unknown; by default 1. [-]
     """
-    reached = {module.entry: 1}  # number of occurrences in the program
-    runs = {module.entry: 1}  # trips of loops multiplied
+    runs = {module.entry: 1}
     for computation in reversed(module.computations):
-        if computation not in reached:
-            continue
-        for instruction in computation.instructions:
-            if parts(instruction.opcode)[0] not in CALLING or parts(instruction.opcode)[1] in ("update", "done"):
-                continue
-            known = (trips or {}).get(instruction)
-            times = 1 if known is None else known
-            for called in instruction.called:
-                reached[called] = reached.get(called, 0) + reached[computation]
-                runs[called] = runs.get(called, 0) + runs[computation] * times
-    return sum(len(computation.instructions) * times for computation, times in reached.items()), runs
+        for instruction in computation.instructions if computation in runs else ():
+            opcode, part = parts(instruction.opcode)
+            if opcode in CALLING and part not in ("update", "done"):
+                known = (trips or {}).get(instruction)
+                for called in instruction.called:
+                    runs[called] = runs.get(called, 0) + runs[computation] * (1 if known is None else known)
+    return runs
 
 
 Node = TypeVar("Node")
@@ -301,6 +295,15 @@ def arrays_of(value: Any) -> Iterator[Any]:
 def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
     """A value with each of its arrays changed."""
     return tuple(replaced(element, change) for element in value) if isinstance(value, tuple) else change(value)
+
+
+def viewed(instruction: Instruction, operands: Sequence[Any]) -> Any:
+    """Value of a view, by those of its operands: a tuple of them, an element of one, or one as it is."""
+    if instruction.opcode == "tuple":
+        return tuple(operands)
+    if instruction.opcode == "get-tuple-element" and isinstance(operands[0], tuple):
+        return operands[0][int(instruction.attributes["index"])]
+    return operands[0]
 
 
 Groups = tuple[tuple[int, ...], ...]

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias, TypeVar, cast
 
 from dse.adapters.xla.text.module import (
     ARITHMETIC,
@@ -25,12 +25,12 @@ from dse.adapters.xla.text.module import (
     custom_call_target,
     output_shape,
     parts,
-    runs_of,
+    repeated_instructions,
     shaped,
-    unfolded_limit,
+    viewed,
 )
-from dse.adapters.xla.work.cost_analysis import is_product
 from dse.adapters.xla.work.kernel_graph import HloGraph
+from dse.adapters.xla.work.matrix_products import is_product
 
 #: Opcode of a step for an array that a loop carries, and for the value of a choice.
 CARRIED, CHOSEN = "carried", "chosen"
@@ -62,8 +62,10 @@ class FlowStep:
         return [source for source in self.reads if isinstance(source, FlowStep)]
 
 
-#: A step, the number of a parameter of the program, or None for constants and the like.
-Source: TypeAlias = "FlowStep | int | None"
+#: A step, a parameter of the program, or None for constants and the like.
+Source: TypeAlias = "FlowStep | Instruction | None"
+#: Steps, parameters, or both.
+AnySource = TypeVar("AnySource", bound=Source)
 _Value: TypeAlias = "Source | tuple[_Value, ...]"
 
 
@@ -96,12 +98,12 @@ class Flow:
     root: Sequence[Source]
     given: Mapping[Instruction, Instruction]  #: parameter of a fusion -> operand of the fusion
 
-    def after(self, marks: Mapping[Source, int], *, again: bool = True) -> dict[Source, int]:
+    def after(self, marks: Mapping[AnySource, int], *, again: bool = True) -> dict[Source, int]:
         """Marks, as bits, on everything that depends on the marked steps and parameters, and on themselves.
 
         With `again`, a value that a loop carries depends on the result of its body, else on the first run alone.
         """
-        marks_of: dict[Source, int] = dict(marks)
+        marks_of: dict[Source, int] = dict(marks.items())
         changed = True
         while changed:
             changed = False
@@ -117,10 +119,9 @@ class Flow:
 
 def flow(module: Module, graph: HloGraph) -> Flow:
     """Steps of a module's entry and of all that it runs, each a part of one of its kernels."""
-    total, _ = runs_of(module)
     places = {kernel.name: index for index, kernel in enumerate(graph.kernels)}
-    walk = _Walk(places, share=total > unfolded_limit(module))
-    parameters = [shaped(parameter.shape, repeat(number)) for number, parameter in enumerate(module.entry.parameters)]
+    walk = _Walk(places, share=repeated_instructions(module) > 0)
+    parameters = [shaped(parameter.shape, repeat(parameter)) for parameter in module.entry.parameters]
     root = walk.run(module.entry, parameters, _Around())
     given = {
         parameter: operand
@@ -168,16 +169,11 @@ class _Walk:
         opcode, part = parts(instruction.opcode)
         if opcode in _NOTHING:
             return cast(_Value, shaped(instruction.shape, repeat(None)))
-        if opcode == "tuple":
-            return tuple(operands)
-        if opcode == "get-tuple-element":
-            whole = operands[0]
-            return whole[int(instruction.attributes["index"])] if isinstance(whole, tuple) else whole
+        if opcode in ("tuple", "get-tuple-element") or (opcode in _WHOLE and instruction.shape.is_tuple):
+            return cast(_Value, viewed(instruction, operands))
         if part in ("update", "done"):
             whole = operands[0]
             return (whole[0], whole[-1]) if opcode == "recv" and isinstance(whole, tuple) else whole
-        if opcode in _WHOLE and instruction.shape.is_tuple:
-            return operands[0]
         kernel = self.places.get(around.path + instruction.name) if around.kernel is None else around.kernel
         inside = replace(around, path=f"{around.path}{instruction.name}/")
         if opcode == "fusion":

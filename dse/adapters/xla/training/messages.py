@@ -131,7 +131,7 @@ class Purposes:
     def _sliced(self) -> set[int]:
         """Into how many pieces devices cut sequences that all of them are given. [-]"""
         words = filter(_is_words, self.provenance.state.inputs)
-        slices = ((word, own_slices(self.provenance, int(word.argument))) for word in words)
+        slices = ((word, own_slices(self.provenance, word)) for word in words)
         pairs = ((array, cut) for array, cuts in slices for cut in cuts if cut.shape.dims)
         return {-(-array.shape.dims[-1] // cut.shape.dims[-1]) for array, cut in pairs if cut.shape.size}
 
@@ -151,7 +151,7 @@ class Purposes:
         """True if devices of a group hold parts of stacks of matrices, split between matrices if that is known."""
         places, weights = self.provenance.weights, self.provenance.state.weights
         several = [weight for weight in weights if len(weight.shape.dims) > 2]
-        split_weights = (weight for weight in several if self._has_parts(1 << places[int(weight.argument)], groups))
+        split_weights = (weight for weight in several if self._has_parts(1 << places[weight], groups))
         told = any("sharding" in weight.attributes for weight in weights)
         return any(not told or self._cut([weight], groups, slice(-2)) for weight in split_weights)
 

@@ -33,10 +33,11 @@ from dse.adapters.xla.training.data_flow import (
     elementwise,
     hands_on,
     multiplies,
+    square_factor,
     summed,
 )
-from dse.adapters.xla.work.cost_analysis import product_instructions
 from dse.adapters.xla.work.kernel_graph import HloGraph, HloKernel
+from dse.adapters.xla.work.matrix_products import product_instructions
 
 _TILES: Final = re.compile(r"devices=\[(\d+(?:,\d+)*)\]")
 _SOFTENING: Final = ("exponential", "exponential-minus-one", "logistic", "tanh")
@@ -48,19 +49,17 @@ class TrainingState:
     """Parameters of a program by their content."""
 
     weights: tuple[Instruction, ...]
-    companions: Mapping[int, tuple[Instruction, ...]]  #: number of a weight -> state that is kept only for it
+    companions: Mapping[Instruction, tuple[Instruction, ...]]  #: weight -> state that is kept only for it
     counters: tuple[Instruction, ...]  #: scalars among the state
     others: tuple[Instruction, ...]  #: all other state: statistics, averages, arrays that several weights share
     inputs: tuple[Instruction, ...]  #: parameters without a new value in the step
-    updates: Mapping[int, Source]  #: number of a parameter -> source of its new value
+    updates: Mapping[Instruction, Source]  #: parameter -> source of its new value
 
     @property
     def moments(self) -> tuple[tuple[Instruction, ...], ...]:
         """Copies of the weights' shapes that are kept for each of them; none where their number differs."""
-        rows = [self.companions[int(weight.argument)] for weight in self.weights]
-        same = all(
-            kept_per_element(kept, weight) for weight, row in zip(self.weights, rows, strict=True) for kept in row
-        )
+        rows = [self.companions[weight] for weight in self.weights]
+        same = all(kept_per_element(kept, weight) for weight in self.weights for kept in self.companions[weight])
         return tuple(zip(*rows, strict=True)) if same and len({len(row) for row in rows}) == 1 else ()
 
     @property
@@ -72,18 +71,14 @@ class TrainingState:
 
 def training_state(module: Module, flow: Flow) -> TrainingState:
     """The roles of the parameters of a module's entry computation."""
-    parameters = module.entry.parameters
     updates = _updates(module, flow)
-    arrays = [parameter for number, parameter in enumerate(parameters) if number in updates and parameter.shape.dims]
-    summed_up = [
-        array for array in arrays if _WEIGHTS.match(array.shape.dtype) and not _is_filled(int(array.argument), updates)
-    ]
-    bits = {int(array.argument): 1 << bit for bit, array in enumerate(arrays)}
-    marks: dict[Source, int] = dict(bits.items())
-    after = flow.after(marks, again=False)
-    decided = {number: after.get(updates[number], 0) for number in bits}
+    arrays = [parameter for parameter in updates if parameter.shape.dims]
+    summed_up = [array for array in arrays if _WEIGHTS.match(array.shape.dtype) and not _is_filled(array, updates)]
+    bits = {array: 1 << bit for bit, array in enumerate(arrays)}
+    after = flow.after(bits, again=False)
+    decided = {array: after.get(updates[array], 0) for array in arrays}
     used = reduce(int.__or__, (after.get(step, 0) for step in flow.steps if multiplies(step)), 0)
-    multiplied = [array for array in summed_up if used & bits[int(array.argument)]]
+    multiplied = [array for array in summed_up if used & bits[array]]
     weights = _trained(multiplied, bits, decided)
     rest = [array for array in arrays if array not in weights]
     companions = _companions(weights, rest, bits, decided)
@@ -91,61 +86,59 @@ def training_state(module: Module, flow: Flow) -> TrainingState:
     return TrainingState(
         weights=tuple(weights),
         companions=companions,
-        counters=tuple(
-            parameter for number, parameter in enumerate(parameters) if number in updates and not parameter.shape.dims
-        ),
+        counters=tuple(parameter for parameter in updates if not parameter.shape.dims),
         others=tuple(array for array in rest if array not in kept),
-        inputs=tuple(parameter for number, parameter in enumerate(parameters) if number not in updates),
+        inputs=tuple(parameter for parameter in module.entry.parameters if parameter not in updates),
         updates=updates,
     )
 
 
-def _updates(module: Module, flow: Flow) -> dict[int, Source]:
-    """Parameter -> its new value.
+def _updates(module: Module, flow: Flow) -> dict[Instruction, Source]:
+    """Parameter -> its new value, in the order of their numbers.
 
     An array takes the memory of any parameter of its shape, which need not be one that it is made of: if it is made
     only of others, those count. If no array takes the memory of another, sums do not distinguish an update from a layer
     that adds to its operand: then the program has to name its gradients.
     """
     memory = aliased_outputs(module)
-    made_of = [_terms(module, source) for source in flow.root]
+    made_of = [_terms(source) for source in flow.root]
     updates = {
-        number: flow.root[output]
-        for output, number in memory.items()
-        if number in made_of[output] or not made_of[output]
+        parameter: flow.root[output]
+        for output, parameter in memory.items()
+        if parameter in made_of[output] or not made_of[output]
     }
-    given = {output for output, number in memory.items() if number in updates}
+    given = {output for output, parameter in memory.items() if parameter in updates}
     named = any("transpose(" in instruction.attributes.get("metadata", "") for instruction in module.instructions)
     waiting = [index for index, _ in enumerate(made_of) if index not in given and (named or index in memory)]
     while waiting:  # those that are made of one parameter first
         fewest = min(waiting, key=lambda candidate: len(made_of[candidate] - updates.keys()) or len(updates) + 1)
         waiting.remove(fewest)
-        free = made_of[fewest] - updates.keys() or {memory.get(fewest, -1)} - updates.keys() - {-1}
-        if free:
-            updates[min(free)] = flow.root[fewest]
-    return dict(sorted(updates.items()))
+        terms = sorted(made_of[fewest], key=lambda parameter: int(parameter.argument))
+        overwritten = [memory[fewest]] if fewest in memory else []
+        free = next((parameter for parameter in (*terms, *overwritten) if parameter not in updates), None)
+        if free is not None:
+            updates[free] = flow.root[fewest]
+    return {parameter: updates[parameter] for parameter in module.entry.parameters if parameter in updates}
 
 
-def _terms(module: Module, new: Source) -> set[int]:
+def _terms(new: Source) -> set[Instruction]:
     """Parameters of an array's shape that are terms of it."""
     if not isinstance(new, FlowStep):
         return set() if new is None else {new}
-    parameters = module.entry.parameters
     whole: Source = new
     terms = reached([whole], lambda source: summed(source) if isinstance(source, FlowStep) else ())
-    arguments = (term for term in terms if isinstance(term, int))
-    return {number for number in arguments if str(parameters[number].shape) == str(new.shape)}
+    return {term for term in terms if isinstance(term, Instruction) and str(term.shape) == str(new.shape)}
 
 
-def _is_filled(number: int, updates: Mapping[int, Source]) -> bool:
+def _is_filled(array: Instruction, updates: Mapping[Instruction, Source]) -> bool:
     """True if a new value is the old one with some elements replaced, as in a cache, and no sum with it."""
-    new = updates[number]
+    new = updates[array]
     if not isinstance(behind(new), FlowStep):
         return False
     moving = MOVING | {"maximum"}  # of arrays that compilers pad to join
     moved = _reached([new], moving)
     sums = [source for source in moved if isinstance(source, FlowStep) and source.opcode not in moving]
-    return number in moved and number not in _reached(sums, LINEAR)
+    return array in moved and array not in _reached(sums, LINEAR)
 
 
 def _reached(sources: Iterable[Source], opcodes: frozenset[str]) -> set[Source]:
@@ -160,7 +153,7 @@ def _reached(sources: Iterable[Source], opcodes: frozenset[str]) -> set[Source]:
 
 
 def _trained(
-    multiplied: Sequence[Instruction], bits: Mapping[int, int], decided: Mapping[int, int]
+    multiplied: Sequence[Instruction], bits: Mapping[Instruction, int], decided: Mapping[Instruction, int]
 ) -> list[Instruction]:
     """Parameters that matrix products depend on, except those that only feed the updates of others.
 
@@ -168,30 +161,27 @@ def _trained(
     decides. An array that is kept for it decides less: a momentum that products make orthogonal, only its weight.
     """
     decides = {
-        number: sum(bits[other] for other, other_bits in decided.items() if other_bits & bit)
-        for number, bit in bits.items()
+        array: sum(bits[other] for other, other_bits in decided.items() if other_bits & bit)
+        for array, bit in bits.items()
     }
 
-    def only_feeds(number: int) -> bool:
-        fed = decides[number] & ~bits[number]
-        more = (decides[int(array.argument)] & ~bits[number] for array in multiplied
-                if fed & bits[int(array.argument)])  # fmt: skip
+    def only_feeds(array: Instruction) -> bool:
+        fed = decides[array] & ~bits[array]
+        more = (decides[other] & ~bits[array] for other in multiplied if fed & bits[other])
         return any(fed | other == other != fed for other in more)
 
-    return [array for array in multiplied if not only_feeds(int(array.argument))]
+    return [array for array in multiplied if not only_feeds(array)]
 
 
 def _companions(
-    weights: Sequence[Instruction], rest: Sequence[Instruction], bits: Mapping[int, int], decided: Mapping[int, int]
-) -> dict[int, tuple[Instruction, ...]]:
+    weights: Sequence[Instruction],
+    rest: Sequence[Instruction],
+    bits: Mapping[Instruction, int],
+    decided: Mapping[Instruction, int],
+) -> dict[Instruction, tuple[Instruction, ...]]:
     """Weight -> the arrays that its new value depends on, and that of no other weight does."""
-    numbers = [int(weight.argument) for weight in weights]
-    alone = [
-        array for array in rest if sum(bool(decided[number] & bits[int(array.argument)]) for number in numbers) == 1
-    ]
-    return {
-        number: tuple(array for array in alone if decided[number] & bits[int(array.argument)]) for number in numbers
-    }
+    alone = [array for array in rest if sum(bool(decided[weight] & bits[array]) for weight in weights) == 1]
+    return {weight: tuple(array for array in alone if decided[weight] & bits[array]) for weight in weights}
 
 
 def kept_per_element(kept: Instruction, weight: Instruction) -> bool:
@@ -233,7 +223,7 @@ class Provenance:
     def __init__(self, flow: Flow, state: TrainingState) -> None:
         self.flow = flow
         self.state = state
-        self.weights = {int(weight.argument): index for index, weight in enumerate(state.weights)}
+        self.weights = {weight: index for index, weight in enumerate(state.weights)}
         self.any_weight = ((1 << len(self.weights)) - 1) << _FIRST_WEIGHT
 
     @cached_property
@@ -243,9 +233,9 @@ class Provenance:
 
     @cached_property
     def _marks(self) -> dict[Source, int]:
-        marks: dict[Source, int] = {int(array.argument): INPUT for array in self.state.inputs}
-        marks |= {int(array.argument): KEPT for array in self.state.kept}
-        marks |= {number: 1 << (_FIRST_WEIGHT + bit) for number, bit in self.weights.items()}
+        marks: dict[Source, int] = dict.fromkeys(self.state.inputs, INPUT)
+        marks |= dict.fromkeys(self.state.kept, KEPT)
+        marks |= {weight: 1 << (_FIRST_WEIGHT + bit) for weight, bit in self.weights.items()}
         return marks | {step: DEVICE for step in self.flow.steps if step.opcode in ("partition-id", "replica-id")}
 
     @cached_property
@@ -276,11 +266,10 @@ class Provenance:
     @cached_property
     def led(self) -> Sequence[set[FlowStep]]:
         """For each weight the steps between its gradients and its update, and the updates of its kept state."""
-        numbers = [int(weight.argument) for weight in self.state.weights]
-        kept = [[int(array.argument) for array in self.state.companions[number]] for number in numbers]
+        updates = self.state.updates
         return [
-            self._back([self.state.updates[state] for state in (number, *states)])
-            for number, states in zip(numbers, kept, strict=True)
+            self._back([updates[array] for array in (weight, *self.state.companions[weight])])
+            for weight in self.state.weights
         ]
 
     @cached_property
@@ -306,8 +295,17 @@ class Provenance:
     def after_kept(self) -> Mapping[Source, int]:
         """Bits of the kept state of a weight, by its position, on all that depends on it: only updates."""
         rows = self.state.companions.values()
-        bits: dict[Source, int] = {int(array.argument): 1 << index for row in rows for index, array in enumerate(row)}
+        bits = {array: 1 << index for row in rows for index, array in enumerate(row)}
         return self.flow.after(bits, again=False)
+
+    @cached_property
+    def squares(self) -> Mapping[Source, Sequence[FlowStep]]:
+        """Array -> operations that sum its squares."""
+        squares: dict[Source, list[FlowStep]] = {}
+        for step in self.flow.steps:
+            if (factor := square_factor(step)) is not None:
+                squares.setdefault(factor, []).append(step)
+        return squares
 
     def later_readers(self, step: Source, passes: Callable[[FlowStep], bool] = hands_on) -> Iterator[FlowStep]:
         """Readers of a step, and readers of the results of those that pass on their operands."""
@@ -435,7 +433,7 @@ class StepPasses:
         self.provenance = provenance
         flow = provenance.flow
         products = [step for step in flow.steps if multiplies(step) and step not in repeated]
-        bits: dict[Source, int] = {step: 1 << bit for bit, step in enumerate(products)}
+        bits = {step: 1 << bit for bit, step in enumerate(products)}
         self.products = flow.after(bits, again=False)
 
     @cached_property
@@ -456,10 +454,10 @@ class StepPasses:
     def updating(self) -> frozenset[FlowStep]:
         """Steps in which gradients meet kept state, or are scaled by a number made of gradients."""
         leading, after = self.provenance.leading, self.provenance.after_gradients
-        starts: dict[Source, int] = {
+        starts = {
             step: 1
             for step in self.provenance.flow.steps
-            if (step in leading and any(isinstance(source, int) for source in step.reads))
+            if (step in leading and any(isinstance(source, Instruction) for source in step.reads))
             or (step.shape.size <= 1 and after.get(step, 0))
         }
         met = self.provenance.flow.after(starts, again=False)

@@ -12,7 +12,6 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from costmodel.errors import DseError
 from dse.adapters.xla.text.module import (
     ARITHMETIC,
     SOURCES,
@@ -26,73 +25,13 @@ from dse.adapters.xla.text.module import (
     parts,
 )
 from dse.adapters.xla.work.matrix_products import (
-    DIMENSIONS,
-    Product,
     call_flops,
-    contraction,
-    convolution,
-    does_products,
+    is_product,
     is_staying,
-    library_products,
+    products_of,
     spans_dimension,
     window_of,
 )
-
-#: Matrix products that are instructions of XLA.
-_PRODUCTS: Final = frozenset(("dot", "convolution", "ragged-dot", "scaled-dot"))
-
-
-def is_product(instruction: Instruction) -> bool:
-    """True if an instruction is one matrix product or several."""
-    return instruction.opcode in _PRODUCTS or does_products(instruction)
-
-
-def product_instructions(instruction: Instruction) -> list[Instruction]:
-    """The matrix products that a kernel does: itself, or those of its body, nested ones included."""
-    if is_product(instruction):
-        return [instruction]
-    if instruction.opcode != "fusion":
-        return []
-    return [multiplier for inner in instruction.called[0].instructions for multiplier in product_instructions(inner)]
-
-
-def products_in(instruction: Instruction) -> list[Product]:
-    """Dimensions of the matrix products that a kernel does."""
-    return [product for multiplier in product_instructions(instruction) for product in products_of(multiplier)]
-
-
-def products_of(instruction: Instruction) -> list[Product]:
-    """The products that an instruction is, if `is_product`."""
-    if instruction.opcode == "convolution":
-        data, kernel = (operand.shape for operand in instruction.operands)
-        return [convolution(instruction, data, kernel, instruction.shape, "result")]
-    if instruction.opcode == "ragged-dot":
-        return [_ragged(instruction)]
-    if instruction.opcode in ("dot", "scaled-dot"):
-        return [contraction(instruction, _dims(instruction))]
-    return library_products(instruction)
-
-
-def _dims(instruction: Instruction) -> list[list[int]]:
-    return [instruction.numbers(key.replace("imensions", "ims")) for key in DIMENSIONS]
-
-
-def _ragged(instruction: Instruction) -> Product:
-    """A product whose rows, or contracted elements, are split among groups, each with a separate matrix.
-
-    All groups together have the rows or elements of the array, so that the product is as large as that with one matrix.
-    """
-    dims = _dims(instruction)
-    a, b = (operand.shape for operand in instruction.operands[:2])
-    of_a = {dim for side in dims[::2] for dim in side}
-    of_b = {dim for side in dims[1::2] for dim in side} | set(instruction.numbers("rhs_group_dims"))
-    try:
-        k, batch = (prod(a.dims[dim] for dim in side) for side in dims[::2])
-    except IndexError:
-        raise DseError(f"{instruction.name}: {a} has no dimensions {dims[::2]}") from None
-    m = prod(size for dim, size in enumerate(a.dims) if dim not in of_a)
-    n = prod(size for dim, size in enumerate(b.dims) if dim not in of_b)
-    return Product(batch, m, n, k, False, (a, b), instruction.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,13 +29,14 @@ from dse.adapters.xla.text.module import (
     control_predecessors,
     output_shape,
     parts,
+    repeated_instructions,
     replaced,
     runs_of,
     shaped,
-    unfolded_limit,
+    viewed,
 )
-from dse.adapters.xla.work.cost_analysis import access, products_in
-from dse.adapters.xla.work.matrix_products import Product, backend_config
+from dse.adapters.xla.work.cost_analysis import access
+from dse.adapters.xla.work.matrix_products import Product, backend_config, products_in
 
 #: Position of an array in a tuple of tuples.
 Path: TypeAlias = "tuple[int, ...]"
@@ -100,7 +101,7 @@ class _Integers:
             match = re.fullmatch(r"[{\s]*(-?\d{1,20})[}\s]*", instruction.argument)
             return int(match[1]) if match else None
         if opcode == "tuple":
-            return self.of(operands[path[0]], path[1:])
+            return self.of(operands[path[0]], path[1:]) if path else None
         if opcode == "get-tuple-element":
             return self.of(operands[0], (int(instruction.attributes["index"]), *path))
         if opcode in _PASSING:
@@ -276,7 +277,7 @@ class Leaf:
     source: tuple[int, int] | None  #: kernel and which of its outputs; None for parameters and constants
     bytes: int  #: [B]
     waits: frozenset[int] = frozenset()  #: kernels
-    parameter: int | None = None  #: of the program, where that gives it
+    parameter: Instruction | None = None  #: of the program, where that gives it
 
 
 Value: TypeAlias = "Leaf | tuple[Value, ...]"
@@ -314,8 +315,7 @@ class HloGraph:
 
     kernels: tuple[HloKernel, ...]
     edges: tuple[HloEdge, ...]
-    root: tuple[Leaf, ...]  #: arrays that the program gives
-    barriers: Barriers
+    held: tuple[HloEdge, ...]  #: further ones where barriers synchronize all their operands
     notes: tuple[str, ...]  #: quantities that the text does not give, and the values assumed
 
     @property
@@ -341,32 +341,23 @@ class HloGraph:
         return cast("Weight", reduce(larger, longest, 0))
 
 
-def graph(module: Module, barriers: Barriers = "element") -> HloGraph:
+def graph(module: Module) -> HloGraph:
     """The dataflow graph of a module's entry.
 
-    `barriers` says how a tuple-shaped bitcast waits: "element" is pure data flow, in which a scheduler may move
-    recomputation up to the forward pass; with "barrier" every element waits for all of the tuple. Raises `DseError` if
-    a matrix product lacks attributes that its evaluation needs.
+    Its edges are pure data flow, in which a scheduler may move recomputation up to the forward pass. With those of
+    `held`, each element of a tuple-shaped bitcast waits for all of the tuple. Raises `DseError` if a matrix product
+    lacks attributes that its evaluation needs.
     """
-    trips = trip_counts(module)
-    total, runs = runs_of(module, trips)
-    builder = _HloGraphBuilder(barriers, trips, runs if total > unfolded_limit(module) else {})
-    if builder.runs:
-        builder.notes.append(f"calls shared: {total:,} instructions run; each is listed once, with a count")
-    parameters = [_given(parameter.shape, number) for number, parameter in enumerate(module.entry.parameters)]
-    root = builder.run(module.entry, parameters, count=1, path="")
-    return HloGraph(
-        tuple(builder.kernels), tuple(builder.edges), tuple(arrays_of(root)), barriers, tuple(builder.notes)
-    )
+    trips, repeated = trip_counts(module), repeated_instructions(module)
+    builder = _HloGraphBuilder(trips, runs_of(module, trips) if repeated else {})
+    if repeated:
+        builder.notes.append(f"calls shared: {repeated:,} instructions run; each is listed once, with a count")
+    parameters = [_given(parameter.shape, parameter) for parameter in module.entry.parameters]
+    builder.run(module.entry, parameters, count=1, path="")
+    return HloGraph(tuple(builder.kernels), tuple(builder.edges), tuple(builder.held), tuple(builder.notes))
 
 
-def has_barriers(module: Module) -> bool:
-    """True if some instruction passes on a whole tuple, so that it may delay elements of it."""
-    handing_on = VIEWS - {"tuple", "get-tuple-element"} | {"copy"}
-    return any(instruction.shape.is_tuple and instruction.opcode in handing_on for instruction in module.instructions)
-
-
-def _given(shape: Shape, parameter: int | None = None) -> Value:
+def _given(shape: Shape, parameter: Instruction | None = None) -> Value:
     """The value of something that no kernel makes."""
     value: Value = shaped(shape, (Leaf(None, leaf.bytes, parameter=parameter) for leaf in shape.leaves()))
     return value
@@ -376,12 +367,12 @@ def _given(shape: Shape, parameter: int | None = None) -> Value:
 class _HloGraphBuilder:
     """Goes through computations in the order in which they run."""
 
-    barriers: Barriers
     trips: Mapping[Instruction, int | None]  #: of loops
     runs: Mapping[Computation, int]  #: runs of each, where a computation that runs often is listed once; else none
     shared: dict[Computation, Value] = field(default_factory=dict)  #: values of computations that already ran
     kernels: list[HloKernel] = field(default_factory=list)
     edges: list[HloEdge] = field(default_factory=list)
+    held: list[HloEdge] = field(default_factory=list)  #: from kernels that only barriers wait for
     notes: list[str] = field(default_factory=list)
     around: list[Instruction] = field(default_factory=list)  #: instructions that run the kernels added now
 
@@ -431,20 +422,13 @@ class _HloGraphBuilder:
 
     def _seen_through(self, instruction: Instruction, operands: Sequence[Value]) -> Value:
         """The value of a view."""
-        opcode = instruction.opcode
-        if opcode == "tuple":
-            return tuple(operands)
-        if opcode == "get-tuple-element":
-            whole = operands[0]
-            assert not isinstance(whole, Leaf)  # the reader has checked
-            return whole[int(instruction.attributes["index"])]
-        if self.barriers == "barrier" and instruction.shape.is_tuple:
-            arrays = list(arrays_of(operands[0]))
-            sources = frozenset(leaf.source[0] for leaf in arrays if leaf.source)
-            waits = sources.union(*(leaf.waits for leaf in arrays))
-            value: Value = replaced(operands[0], lambda leaf: replace(leaf, waits=leaf.waits | waits))
+        value: Value = viewed(instruction, operands)
+        if instruction.opcode in ("tuple", "get-tuple-element") or not instruction.shape.is_tuple:
             return value
-        return operands[0]
+        arrays = list(arrays_of(value))
+        waits = frozenset(leaf.source[0] for leaf in arrays if leaf.source).union(*(leaf.waits for leaf in arrays))
+        held: Value = replaced(value, lambda leaf: replace(leaf, waits=waits))
+        return held
 
     def _called(self, instruction: Instruction, operands: Sequence[Value], count: int, path: str) -> Value:
         """The value of a call, a loop or a conditional."""
@@ -480,7 +464,7 @@ class _HloGraphBuilder:
         arrays = {leaf.source: leaf.bytes for leaf in reads if leaf.source}
         self.edges += [HloEdge(kernel, number, output, moved) for (kernel, output), moved in arrays.items()]
         waits = frozenset[int]().union(*(leaf.waits for leaf in reads)) - {kernel for kernel, _ in arrays}
-        self.edges += [HloEdge(kernel, number, None, 0) for kernel in sorted(waits)]
+        self.held += [HloEdge(kernel, number, None, 0) for kernel in sorted(waits)]
         shape = output_shape(instruction)
         made: Value = shaped(shape, (Leaf((number, n), leaf.bytes) for n, leaf in enumerate(shape.leaves())))
         return made

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -177,21 +177,6 @@ def spans_dimension(windows: Sequence[WindowDimension], dims: Sequence[int]) -> 
 Role = Literal["result", "data", "kernel"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Extents:
-    """Sizes of a convolution. [-]"""
-
-    batch: int
-    data_features: int  #: of one group
-    result_features: int  #: of one group
-    groups: int
-    shared: int  #: places of spatial dimensions over which it is a batch of products
-    data: int  #: places of the others
-    kernel: int
-    result: int
-    valid: int  #: places of the kernel that lie on data, over all of the result
-
-
 def convolution(instruction: Instruction, data: Shape, kernel: Shape, result: Shape, role: Role) -> Product:
     """The matrix product that computes the convolution of `data` by `kernel` to `result`, or one of its gradients.
 
@@ -202,26 +187,8 @@ def convolution(instruction: Instruction, data: Shape, kernel: Shape, result: Sh
     data. A dimension in which each position of the result is under a different position of the kernel, as TPU programs
     write batched products, is a batch.
     """
-    sizes = _extents(instruction, data, kernel, result)
-    batch = sizes.groups * sizes.shared
-    m, n, k = {
-        "result": (sizes.batch * sizes.result, sizes.result_features, sizes.data_features * sizes.kernel),
-        "data": (sizes.batch * sizes.data, sizes.data_features, sizes.result_features * sizes.kernel),
-        "kernel": (sizes.result_features, sizes.data_features * sizes.kernel, sizes.batch * sizes.result),
-    }[role]
-    useful = sizes.groups * sizes.batch * sizes.data_features * sizes.result_features * sizes.valid
-    whole = batch * m * n * k
-    operands = {"result": (data, kernel), "data": (result, kernel), "kernel": (data, result)}[role]
-    output = {"result": result, "data": data, "kernel": kernel}[role]
-    useful_share = Fraction(useful, whole) if whole else Fraction(1)
-    return Product(batch, m, n, k, False, operands, output, useful_share)
-
-
-def _extents(instruction: Instruction, data: Shape, kernel: Shape, result: Shape) -> _Extents:
-    """Sizes by the names of the dimensions; they must agree."""
-    windows = window_of(instruction)
-    spatial = [str(number) for number in range(len(windows))]
-    of_data, of_kernel, of_result = _named_dims(instruction, (data, kernel, result), spatial)
+    windows = {str(number): window for number, window in enumerate(window_of(instruction))}
+    of_data, of_kernel, of_result = named = _named_dims(instruction, (data, kernel, result), list(windows))
     by_feature, by_batch = (
         max(1, *instruction.numbers(key), 1) for key in ("feature_group_count", "batch_group_count")
     )
@@ -231,26 +198,24 @@ def _extents(instruction: Instruction, data: Shape, kernel: Shape, result: Shape
         and of_data["b"] == of_result["b"] * by_batch
         and of_kernel["o"] == of_result["f"]
         and of_result["f"] % groups == 0
-        and [window.size for window in windows] == [of_kernel[dim] for dim in spatial]
+        and all(window.size == of_kernel[dim] for dim, window in windows.items())
     )
     if not agree:
         raise DseError(f"{instruction.name}: {data} by {kernel} does not give {result}")
-    valid = {
-        dim: valid_positions(window, of_data[dim], of_result[dim]) for dim, window in zip(spatial, windows, strict=True)
-    }
-    batched = [dim for dim in spatial if valid[dim] == of_kernel[dim] == of_result[dim]]
-    others = [dim for dim in spatial if dim not in batched]
-    return _Extents(
-        batch=of_result["b"],
-        data_features=of_kernel["i"],
-        result_features=of_result["f"] // groups,
-        groups=groups,
-        shared=prod(of_result[dim] for dim in batched),
-        data=prod(of_data[dim] for dim in others),
-        kernel=prod(of_kernel[dim] for dim in others),
-        result=prod(of_result[dim] for dim in others),
-        valid=prod(valid.values()),
+    valid = {dim: valid_positions(window, of_data[dim], of_result[dim]) for dim, window in windows.items()}
+    batched = {dim for dim in windows if valid[dim] == of_kernel[dim] == of_result[dim]}
+    batch = groups * prod(of_result[dim] for dim in batched)
+    data_places, kernel_places, result_places = (
+        prod(sizes[dim] for dim in windows if dim not in batched) for sizes in named
     )
+    rows, data_features, result_features = of_result["b"], of_kernel["i"], of_result["f"] // groups
+    (m, n, k), operands, output = {
+        "result": ((rows * result_places, result_features, data_features * kernel_places), (data, kernel), result),
+        "data": ((rows * data_places, data_features, result_features * kernel_places), (result, kernel), data),
+        "kernel": ((result_features, data_features * kernel_places, rows * result_places), (data, result), kernel),
+    }[role]
+    useful, whole = groups * rows * data_features * result_features * prod(valid.values()), batch * m * n * k
+    return Product(batch, m, n, k, False, operands, output, Fraction(useful, whole) if whole else Fraction(1))
 
 
 def _named_dims(instruction: Instruction, shapes: Sequence[Shape], spatial: Sequence[str]) -> list[dict[str, int]]:
@@ -280,7 +245,7 @@ def is_staying(instruction: Instruction) -> bool:
 
 def is_known(instruction: Instruction) -> bool:
     """True if the work of a call is known, beyond its arrays."""
-    return is_staying(instruction) or does_products(instruction) or call_flops(instruction) is not None
+    return is_staying(instruction) or is_product(instruction) or call_flops(instruction) is not None
 
 
 def backend_config(instruction: Instruction) -> dict[str, Any]:
@@ -299,19 +264,66 @@ def backend_config(instruction: Instruction) -> dict[str, Any]:
     raise DseError(f"{instruction.name}: backend_config is not a JSON object: {text[:40]!r}")
 
 
-def does_products(instruction: Instruction) -> bool:
-    """True if a call is one of a library's matrix products."""
+def _rule(instruction: Instruction) -> Callable[[Instruction], list[Product]] | None:
+    """The rule that gives the matrix products of an instruction or a call; None if it does none."""
+    if instruction.opcode != "custom-call":
+        return _INSTRUCTIONS.get(instruction.opcode)
     name = custom_call_target(instruction)
-    return bool(name) and any(pattern.fullmatch(name) for pattern, _ in _PRODUCTS)
+    return next((rule for pattern, rule in _CALLS if pattern.fullmatch(name)), None)
 
 
-def library_products(instruction: Instruction) -> list[Product]:
-    """Matrix products of a call; [] for one that does none.
+def is_product(instruction: Instruction) -> bool:
+    """True if an instruction is one matrix product or several."""
+    return _rule(instruction) is not None
 
-    Raises `DseError` if its settings do not tell the dimensions.
+
+def products_of(instruction: Instruction) -> list[Product]:
+    """The products that an instruction is; [] if it is none.
+
+    Raises `DseError` if its attributes, or the settings of a call, do not tell the dimensions.
     """
-    name = custom_call_target(instruction)
-    return next((products(instruction) for pattern, products in _PRODUCTS if pattern.fullmatch(name)), [])
+    rule = _rule(instruction)
+    return rule(instruction) if rule else []
+
+
+def product_instructions(instruction: Instruction) -> list[Instruction]:
+    """The matrix products that a kernel does: itself, or those of its body, nested ones included."""
+    if is_product(instruction):
+        return [instruction]
+    if instruction.opcode != "fusion":
+        return []
+    return [multiplier for inner in instruction.called[0].instructions for multiplier in product_instructions(inner)]
+
+
+def products_in(instruction: Instruction) -> list[Product]:
+    """Dimensions of the matrix products that a kernel does."""
+    return [product for multiplier in product_instructions(instruction) for product in products_of(multiplier)]
+
+
+def _dims(instruction: Instruction) -> list[list[int]]:
+    return [instruction.numbers(key.replace("imensions", "ims")) for key in DIMENSIONS]
+
+
+def _dot(instruction: Instruction) -> list[Product]:
+    return [contraction(instruction, _dims(instruction))]
+
+
+def _ragged(instruction: Instruction) -> list[Product]:
+    """A product whose rows, or contracted elements, are split among groups, each with a separate matrix.
+
+    All groups together have the rows or elements of the array, so that the product is as large as that with one matrix.
+    """
+    dims = _dims(instruction)
+    a, b = first_two(instruction)
+    of_a = {dim for side in dims[::2] for dim in side}
+    of_b = {dim for side in dims[1::2] for dim in side} | set(instruction.numbers("rhs_group_dims"))
+    try:
+        k, batch = (prod(_sizes(a, side)) for side in dims[::2])
+    except IndexError:
+        raise DseError(f"{instruction.name}: {a} has no dimensions {dims[::2]}") from None
+    m = prod(size for dim, size in enumerate(a.dims) if dim not in of_a)
+    n = prod(size for dim, size in enumerate(b.dims) if dim not in of_b)
+    return [Product(batch, m, n, k, False, (a, b), instruction.shape)]
 
 
 def _cublas(instruction: Instruction) -> list[Product]:
@@ -339,8 +351,8 @@ def _onednn(instruction: Instruction) -> list[Product]:
     return [contraction(instruction, [*contracted, *batches])]
 
 
-def _cudnn_convolution(instruction: Instruction) -> list[Product]:
-    """cuDNN's convolutions; `dim_labels` and window are always those of the forward one."""
+def _convolution(instruction: Instruction) -> list[Product]:
+    """A convolution, or one of cuDNN, whose `dim_labels` and window are always those of the forward one."""
     a, b = first_two(instruction)
     output = next(instruction.shape.leaves())
     if "BackwardInput" in custom_call_target(instruction):
@@ -392,11 +404,15 @@ def _seen_share(rows: int, columns: int, *, causal: bool, window: int) -> Fracti
     return Fraction(kept, rows * columns)
 
 
+#: Matrix products that are instructions of XLA.
+_INSTRUCTIONS: Final[Mapping[str, Callable[[Instruction], list[Product]]]] = {
+    "dot": _dot, "scaled-dot": _dot, "ragged-dot": _ragged, "convolution": _convolution,
+}  # fmt: skip
 #: Libraries' matrix products, as they are called in the text.
-_PRODUCTS: Final[tuple[tuple[re.Pattern[str], Callable[[Instruction], list[Product]]], ...]] = (
+_CALLS: Final[tuple[tuple[re.Pattern[str], Callable[[Instruction], list[Product]]], ...]] = (
     (re.compile(r"__cublas\$(?:gemm|lt\$matmul(?:\$(?:f8|mx))?)|__triton_gemm"), _cublas),
     (re.compile(r"__onednn\$matmul(?:_reorder)?"), _onednn),
-    (re.compile(r"__cudnn\$conv\w+"), _cudnn_convolution),
+    (re.compile(r"__cudnn\$conv\w+"), _convolution),
     (re.compile(r"__cudnn\$fmha\w+"), _attention),
 )
 
