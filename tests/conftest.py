@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, settings
 from costmodel import Chip, Host, LinkTier, MemoryLevel, ModelShape, System
 from tests.support.cases import cases
 from tests.support.paths import ROOT
-from tests.support.servers import postgresql_server
 
 # Little of what is dropped has circles: looking for them as often as Python does takes a tenth of the time.
 gc.set_threshold(100_000, 50, 100)
@@ -81,15 +80,3 @@ def llama() -> ModelShape:
 def small_space() -> str:
     """A search space of three parameters, as a file holds it."""
     return cases(__file__, "small_space")
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request, tmp_path):
-    """A database of each kind; a server of its own where PostgreSQL is."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/dse.db"
-        return
-    with postgresql_server() as url:
-        if url is None:
-            pytest.skip("needs psycopg and the PostgreSQL server programs")
-        yield url

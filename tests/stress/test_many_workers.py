@@ -12,34 +12,19 @@ from dse.api.study import Study
 from dse.spaces.space import Space
 from tests.stress.workers import foreign, kill, look, read, search, started, told
 from tests.support.runs import marks
-from tests.support.servers import postgresql_server
 
 BUDGET = int(os.environ.get("DSE_TRIALS", "2000"))
 WORKERS = {"sqlite": 8, "postgresql": 16}
 
 
-@pytest.fixture(params=[*WORKERS])
-def place(request, tmp_path):
-    """URL of a database, and how many are to work on it."""
-    workers = WORKERS[request.param]
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/dse.db", workers
-        return
-    with postgresql_server() as url:
-        if url is None:
-            pytest.skip("needs psycopg and the PostgreSQL server programs")
-        yield url, workers
-
-
 @pytest.fixture(params=["random", "nsga2"])
-def studies(request, place):
+def studies(request, url):
     """A study, and another of the same space and seed, which one process has made alone."""
-    url, workers = place
     space = Space.load("gpt3_175b_1024_a100")
     for name in ("shared", "alone"):
         Study.create(space, name, storage=url, seed=7, sampler=request.param)
     search(url, "alone", BUDGET)
-    return url, workers, told(url, "alone")[0]
+    return url, WORKERS[url.partition(":")[0]], told(url, "alone")[0]
 
 
 def shared(url, workers, beside, seconds):

@@ -180,17 +180,15 @@ class ScalarStep:
             forward.append(self.pointwise(turned, 2, 0, 6))
             backward.append(self.pointwise(turned, 2, 0, 6))
         core, core_backward = self.core()
-        names = (("all_gather", "reduce_scatter") if d.sharding == 1 else (None, "all_reduce"),)
-        into, out_of = names[0], "reduce_scatter" if d.sharding == 1 else "all_reduce"
-        into_forward = self.tensor_parallel("all_gather") if into[0] else 0.0
-        communication = 2 * into_forward + 2 * self.tensor_parallel(out_of)
+        reduction = "reduce_scatter" if d.sharding == 1 else "all_reduce"
+        gathering = self.tensor_parallel("all_gather") if d.sharding == 1 else 0.0
+        communication = 2 * gathering + 2 * self.tensor_parallel(reduction)
         back = 0.0
         for a, b, c in (dense[0], dense[2]):
-            back += self.tensor_parallel(str(into[1]), self.gemm(c, b, a, out=2 * GRADIENT))
+            back += self.tensor_parallel(reduction, self.gemm(c, b, a, out=2 * GRADIENT))
             if d.sharding == 1:
                 back += self.tensor_parallel("all_gather", self.gemm(a, c, b))
-        if d.sharding == 1:
-            back += 2 * self.tensor_parallel("all_gather")
+        back += 2 * gathering
         collectives = (4 if d.sharding == 1 else 2) * (d.tp > 1)
         back_collectives = (6 if d.sharding == 1 else 2) * (d.tp > 1)
         return {

@@ -13,7 +13,7 @@ from dse.adapters.aiconfigurator.tables import KINDS
 from dse.calibration.constants import candidates
 from dse.validation.kernel_tables import KernelSample, is_kept_apart
 from dse.validation.table_prices import sample_times
-from tests.support.commands import json_of, stderr_of
+from tests.support.commands import json_of
 
 #: Constants of the machine that the tables below are of.
 KNOWN = {
@@ -102,8 +102,3 @@ def test_no_fit_leaves_the_values_that_the_reader_accepts(name):
     ranges = system.ranges()
     for constants in candidates(system).values():
         assert all(ranges[one.name].holds([one.low, one.high]).all() for one in constants)
-
-
-def test_tables_stand_alone(tables):
-    error = stderr_of("calibrate", "mine.csv", "--tables", str(tables), "--system", "h100")
-    assert "calibrate --tables: leave out MEASUREMENTS.csv" in error

@@ -51,27 +51,6 @@ def test_an_unknown_study_among_many_is_told_with_the_nearest():
     assert error.endswith("`dse studies` lists all 30\n")
 
 
-def test_a_damaged_database_is_one_line(tmp_path):
-    (tmp_path / "dse.db").write_bytes(b"not a database at all" * 100)
-    for command in (["search"], ["studies"], ["pareto", "x"]):
-        err = stderr_of(*command)
-        assert "not an SQLite database" in err
-        assert err.count("\n") == 1
-
-
-def test_every_mistake_of_a_space_is_told_at_once(tmp_path):
-    (tmp_path / "wrong.yaml").write_text(
-        "schema: search_space/v1\nmodel: gpt_22b\nsystem: a100_80g_dgx\n"
-        "given: {world_size: 64, global_batch_size: 64}\n"
-        "parameters: {tp: [1, 2], mirco_batch_size: [1, 2]}\n"
-        "objectives: {minimize: [step_tim]}\n"
-    )
-    lines = stderr_of("search", "wrong.yaml").splitlines()
-    assert all(line.startswith("dse: wrong.yaml:") for line in lines)
-    assert any("did you mean 'micro_batch_size'?" in line for line in lines)
-    assert any("did you mean 'step_time'?" in line for line in lines)
-
-
 def test_the_command_line_starts_without_heavy_imports():
     heavy = "{'numpy', 'pandas', 'optuna', 'sqlalchemy', 'rich', 'yaml'} & sys.modules.keys()"
     script = f"import sys\nfrom dse.cli import main\nmain([])\nprint({heavy})"

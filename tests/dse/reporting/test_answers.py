@@ -4,65 +4,52 @@ import io
 import os
 import re
 import shlex
-from contextlib import redirect_stdout
 from functools import cache
 
 import pytest
 
 from costmodel.formats.quantity import readable
 from dse import Study
-from dse.cli import main
 from dse.output import PLAIN_WIDTH, console
 from dse.reporting.answers import INDENT, layout_text, wrapped
 from tests.language import found_in
-from tests.support.commands import json_of
+from tests.support.commands import json_of, stdout_of
 
 WIDTHS = [60, 200]
-NAMES = ["plan", "search", "machine", "evaluate", "explain", "compare", "systems", "sensitivity"]
-PLAN = ["plan", "llama3_8b", "--gpus", "8", "--system", "h100_80g_dgx", "--tokens", "1T"]
+#: A command of each kind; the first three make studies.
+COMMANDS = {
+    "plan": "plan llama3_8b --gpus 8 --system h100_80g_dgx --tokens 1T",
+    "search": "search gpt3_175b_1024_a100 --budget 40",
+    "machine": "search gpt_1t_codesign --budget 40",
+    "evaluate": "evaluate gpt3_175b_1024_a100 --set tp=8 --set pp=4",
+    "explain": "explain gpt3_175b_1024_a100",
+    "compare": "compare plan_llama3_8b_8 gpt3_175b_1024_a100",
+    "systems": "compare h100_80g_dgx b200_180g_dgx",
+    "sensitivity": "explain gpt3_175b_1024_a100 --sensitivity",
+}
+pytestmark = pytest.mark.usefixtures("stored")
 
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory):
     """A database with a plan, and searches of a layout and of an open machine."""
     url = f"sqlite:///{tmp_path_factory.mktemp('answers')}/dse.db"
-    for argv in (
-        PLAN,
-        ["search", "gpt3_175b_1024_a100", "--budget", "40"],
-        ["search", "gpt_1t_codesign", "--budget", "40"],
-    ):
-        assert main([*argv, "--storage", url]) == 0
+    for name in ("plan", "search", "machine"):
+        stdout_of(*COMMANDS[name].split(), "--storage", url)
     return url
 
 
-def commands(storage):
-    """A command of each kind, with its exit code."""
-    at = ["--storage", storage]
-    return {
-        "plan": ([*PLAN, *at], 0),
-        "search": (["search", "gpt3_175b_1024_a100", "--budget", "40", *at], 0),
-        "machine": (["search", "gpt_1t_codesign", "--budget", "40", *at], 0),
-        "evaluate": (["evaluate", "gpt3_175b_1024_a100", "--set", "tp=8", "--set", "pp=4"], 1),
-        "explain": (["explain", "gpt3_175b_1024_a100", *at], 0),
-        "compare": (["compare", "plan_llama3_8b_8", "gpt3_175b_1024_a100", *at], 0),
-        "systems": (["compare", "h100_80g_dgx", "b200_180g_dgx"], 0),
-        "sensitivity": (["explain", "gpt3_175b_1024_a100", "--sensitivity", *at], 0),
-    }
-
-
 @cache
-def printed(storage, name, width=200):
+def printed(name, width=200):
     """Lines of a command on a terminal of a width; run once, as nothing changes when it is run again."""
-    argv, code = commands(storage)[name]
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as out:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", str(width))
-        assert main(argv) == code
-    return out.getvalue().splitlines()
+        return stdout_of(*COMMANDS[name].split(), code=int(name == "evaluate")).splitlines()
 
 
-def answer(storage, name):
+def answer(name):
     """Lines of a command above the first blank one."""
-    lines = printed(storage, name)
+    lines = printed(name)
     return lines[: lines.index("")]
 
 
@@ -84,9 +71,9 @@ def facts(study):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", NAMES)
-def test_no_line_is_wider_than_the_terminal_and_no_table_has_more_than_ten_rows(name, width, storage):
-    lines = printed(storage, name, width)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_line_is_wider_than_the_terminal_and_no_table_has_more_than_ten_rows(name, width):
+    lines = printed(name, width)
     assert [line for line in lines if len(line) > width and "dse " not in line] == []
     rules = [place for place, line in enumerate(lines) if line.startswith("──")]
     for rule in rules:
@@ -99,11 +86,11 @@ def test_no_line_is_wider_than_the_terminal_and_no_table_has_more_than_ten_rows(
         assert rows <= 10 or lines[rule - 1].startswith(("parts", "memory")), lines[rule - 1]
 
 
-def test_a_plan_begins_with_the_layout_to_use_and_a_roomier_one(storage):
-    lines = answer(storage, "plan")
+def test_a_plan_begins_with_the_layout_to_use_and_a_roomier_one():
+    lines = answer("plan")
     assert len(lines) <= 6
     assert lines[0] == "Llama 3.1 8B on 8 x h100_80g_dgx, megatron_core, bf16, 512 x 8,192 tokens a step"
-    study = Study.load("plan_llama3_8b_8", storage=storage)
+    study = Study.load("plan_llama3_8b_8")
     front = study.pareto_front()
     assert [lines[1][:4], lines[3][:3]] == ["Use ", "Or "]
     assert layout_text(study.space, study.table.front().records()[0], ["recompute"]) == "no\xa0recomputation"
@@ -123,9 +110,9 @@ def test_a_plan_begins_with_the_layout_to_use_and_a_roomier_one(storage):
     assert words == [["dse", "export"], ["dse", "explain"]]
 
 
-def test_a_search_begins_with_counts_and_the_fastest_layout(storage):
-    lines = answer(storage, "search")
-    study = Study.load("gpt3_175b_1024_a100", storage=storage)
+def test_a_search_begins_with_counts_and_the_fastest_layout():
+    lines = answer("search")
+    study = Study.load("gpt3_175b_1024_a100")
     front = len(study.pareto_front())
     assert lines[0] == f"{study.designs_priced:,} layouts evaluated, {front} on the Pareto front."
     assert [fact for fact in facts(study) if fact not in " ".join(" ".join(lines).split())] == []
@@ -133,9 +120,9 @@ def test_a_search_begins_with_counts_and_the_fastest_layout(storage):
     assert lines[-2].startswith("Next   dse explain gpt3_175b_1024_a100")
 
 
-def test_a_search_of_machines_begins_with_the_fastest_and_the_cheapest_nearly_as_fast(storage):
-    text = " ".join(" ".join(answer(storage, "machine")).split())
-    front = Study.load("gpt_1t_codesign", storage=storage).pareto_front()
+def test_a_search_of_machines_begins_with_the_fastest_and_the_cheapest_nearly_as_fast():
+    text = " ".join(" ".join(answer("machine")).split())
+    front = Study.load("gpt_1t_codesign").pareto_front()
     best = front.iloc[0]
     near = front[front["step_time_s"] <= 1.2 * best["step_time_s"]]
     cheapest = near.sort_values("system_price_usd").iloc[0]
@@ -146,29 +133,27 @@ def test_a_search_of_machines_begins_with_the_fastest_and_the_cheapest_nearly_as
         assert other.startswith("cheapest within 20 %: with ")
         assert f"(trial {cheapest['trial']})" in other
         assert readable(cheapest["system_price_usd"], "$") in other
-    narrow = printed(storage, "machine", 80)
+    narrow = printed("machine", 80)
     heading = narrow[next(at for at, line in enumerate(narrow) if line.startswith("──")) - 1].split()
     assert {"clock", "bandwidth"} & {*heading}  # of the machine, and of the layout
     assert {"tp", "pp", "nodes"} & {*heading}
 
 
-def test_an_evaluation_says_first_by_how_much_it_does_not_fit_and_what_would(storage):
-    argv, code = commands(storage)["evaluate"]
-    lines = answer(storage, "evaluate")
-    record = json_of(*argv, code=code)
+def test_an_evaluation_says_first_by_how_much_it_does_not_fit_and_what_would():
+    lines = answer("evaluate")
+    record = json_of(*COMMANDS["evaluate"].split(), code=1)
     over = readable(-record["margins"]["fits_in_memory_bytes"], "B")
     assert lines[1].startswith(f"Does not fit: {over} too much. tp 8, pp 4, dp 32, ")
     assert re.match(r"Instead: distributed_optimizer=true would fit, -\d\.\d % step time\.", lines[2])
     assert lines[3].startswith("Interval: based on measured runs of this kind with this framework on this chip")
     assert lines[4] == "Next   dse explain gpt3_175b_1024_a100 --set tp=8 --set pp=4"
-    assert main(shlex.split(lines[4])[2:]) == 0
+    stdout_of(*shlex.split(lines[4])[2:])
 
 
-def test_an_explanation_begins_with_the_bottleneck_and_what_frees_memory(storage):
-    argv, _ = commands(storage)["explain"]
-    lines = answer(storage, "explain")
-    record = json_of(*argv)
-    study = Study.load("gpt3_175b_1024_a100", storage=storage)
+def test_an_explanation_begins_with_the_bottleneck_and_what_frees_memory():
+    lines = answer("explain")
+    record = json_of(*COMMANDS["explain"].split())
+    study = Study.load("gpt3_175b_1024_a100")
     assert [fact for fact in facts(study) if fact not in " ".join(" ".join(lines).split())] == []
     lines = [line for line in lines if not line.startswith("   ")]
     assert lines[2].startswith("Bottleneck: arithmetic, ")
@@ -179,14 +164,12 @@ def test_an_explanation_begins_with_the_bottleneck_and_what_frees_memory(storage
     assert f" saves {saved}, " in lines[4]
     assert lines[5].startswith("Layout tp ")
     assert len(lines) <= 7
-    assert main([*shlex.split(lines[-1].removeprefix("Next"))[1:]]) == 0
+    stdout_of(*shlex.split(lines[-1].removeprefix("Next"))[1:])
 
 
-def test_a_comparison_begins_with_the_better_study_and_by_how_much(storage):
-    lines = answer(storage, "compare")
-    one, two = (
-        Study.load(name, storage=storage).pareto_front() for name in ("plan_llama3_8b_8", "gpt3_175b_1024_a100")
-    )
+def test_a_comparison_begins_with_the_better_study_and_by_how_much():
+    lines = answer("compare")
+    one, two = (Study.load(name).pareto_front() for name in ("plan_llama3_8b_8", "gpt3_175b_1024_a100"))
     times = sorted([one["step_time_s"].min(), two["step_time_s"].min()])
     change = 100 * (times[0] / times[1] - 1)
     winner = "plan_llama3_8b_8" if times[0] == one["step_time_s"].min() else "gpt3_175b_1024_a100"
@@ -195,9 +178,9 @@ def test_a_comparison_begins_with_the_better_study_and_by_how_much(storage):
     assert lines[1].startswith("Best peak memory: ")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_answers_are_in_plain_english(name, storage):
-    assert found_in(" ".join(printed(storage, name))) == []
+@pytest.mark.parametrize("name", COMMANDS)
+def test_answers_are_in_plain_english(name):
+    assert found_in(" ".join(printed(name))) == []
 
 
 def test_a_pipe_is_as_wide_as_the_terminal_behind_it(monkeypatch):

@@ -16,24 +16,8 @@ from tests.support.cases import cases
 from tests.support.commands import json_of, stderr_of, stdout_of
 from tests.support.runs import slower
 
-EXACT = {"recompute": {"options": ["none", "selective", "full"], "by": "exact"}}
-RANDOM = {"sampler": "random"}
-HARDWARE = {"clock": {"from": "1 GHz", "to": "2 GHz"}, "tp": [1, 2, 4, 8], "pp": [1, 2, 4]}
-
 #: Every kind of study: what its space changes in the small one, and how it is searched.
-KINDS = {
-    "plain": ({}, {}),
-    "open hardware": ({"parameters": HARDWARE}, RANDOM),
-    "several systems": ({"system": ["a100_80g_dgx", "h100_80g_dgx"]}, RANDOM),
-    "exact": ({"parameters": {"tp": [1, 2, 4, 8], "pp": [1, 2, 4, 8], **EXACT}}, {}),
-    "robust": ({"robust": True}, RANDOM),
-    "runs": ({"tokens": 1e12}, RANDOM),
-    "workloads": ({"workloads": True}, {}),
-    "nsga2": ({}, {"sampler": "nsga2"}),
-    "simai": ({}, {**RANDOM, "profile": "simai"}),
-    "dfmodel": ("gpt_1t_4096_dfmodel", {**RANDOM, "profile": "dfmodel-gen3"}),
-    "lstm": ("lstm_24b_power", RANDOM),
-}
+KINDS = cases(__file__, "KINDS")
 
 
 def space_of(kind, small_space):

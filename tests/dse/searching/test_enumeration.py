@@ -25,25 +25,11 @@ def layouts() -> Space:
 
 #: Options that random spaces draw from.
 OPEN: dict[str, list[Any]] = cases(__file__, "OPEN")
-ELSE = {"micro_batch_size": [1], "sequence_parallel": [True], "array_height": [16]}
-#: Options that some design needs to fit.
-FITS = {"nodes": 128, "pp": 32, "recompute": "full", "array_width": 16, "cores": 128, "dram_capacity": "192 GB"}
-#: Objectives and limits that bounds have to see through.
-SOUGHT = (
-    {"minimize": ["step_time", "system_price", "system_power"]},
-    {"minimize": ["step_time", "system_price"]},
-    {"maximize": ["tokens_per_second"], "minimize": ["price_of_a_year", "peak_memory"]},
-    {"minimize": ["step_energy", "die_area"]},
-)
-DERIVED = {
-    "price_of_a_year": "system_price / 4 + 700 $ / (1 W) * system_power",
-    "step_energy": "step_time * system_power",
-}
-LIMITS: tuple[dict[str, str], ...] = (
-    {},
-    {"quick": "step_time <= 150 s and tokens_per_second >= 3e4 / (1 s)"},
-    {"either": "clock <= 1.5 GHz or cores <= 128", "cheap": "not system_price > 60e6 $"},
-)
+#: Options of the other parameters, and options that some design needs to fit.
+ELSE, FITS = cases(__file__, "ELSE"), cases(__file__, "FITS")
+#: Objectives, limits and formulas that bounds have to follow.
+SOUGHT, LIMITS = cases(__file__, "SOUGHT"), cases(__file__, "LIMITS")
+DERIVED = cases(__file__, "DERIVED")
 
 
 def random_space(seed: int) -> Space:

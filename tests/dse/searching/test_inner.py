@@ -1,6 +1,7 @@
 """Exact parameters: all of their designs are evaluated with each design that a sampler proposes."""
 
 import csv
+import re
 
 import numpy as np
 import pytest
@@ -216,15 +217,9 @@ def test_an_exact_parameter_may_be_pinned(space):
 
 @pytest.mark.parametrize(("written", "message"), cases(__file__, "mistakes_in_how_a_parameter_is_chosen"))
 def test_mistakes_in_how_a_parameter_is_chosen(written, message):
-    with pytest.raises(DseError) as raised:
-        small({"tp": written})
-    assert message in str(raised.value)
-    assert "parameters.tp" in str(raised.value)
-
-
-def test_a_range_without_steps_cannot_be_exact():
-    with pytest.raises(DseError, match="clock: by: exact: more than 4096 values; add a step, or list"):
-        small({"clock": {"from": "1 GHz", "to": "1.4 GHz", "by": "exact"}})
+    with pytest.raises(DseError, match=re.escape(message)) as raised:
+        small(written)
+    assert f"parameters.{next(iter(written))}" in str(raised.value)
 
 
 def test_too_many_exact_designs_are_refused(space, monkeypatch):

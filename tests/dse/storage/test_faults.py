@@ -173,8 +173,6 @@ def test_a_file_that_an_earlier_version_left_does_no_harm(study, undisturbed, fo
 @pytest.fixture(scope="module")
 def server():
     with temporary_server() as server:
-        if server is None:
-            pytest.skip("needs psycopg and the PostgreSQL server programs")
         yield server
 
 
