@@ -1,11 +1,17 @@
 """Execution traces of Chakra, read back byte by byte."""
 
+from collections import Counter
+
 import numpy as np
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 #: Types of nodes and of collectives in Chakra's et_def.proto.
 METADATA, COMPUTE, SEND, RECEIVE, COLLECTIVE = 1, 4, 5, 6, 7
 ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER = 0, 2, 6, 7
 MESSAGE = ("comm_src", "comm_dst", "comm_tag", "comm_size")
+#: Wire type of 64-bit numbers. [-]
+DOUBLE = 1
 
 
 def varint(data, place):
@@ -21,30 +27,22 @@ def varint(data, place):
 
 def fields(data):
     """Field -> its values of a message in protobuf's wire format: numbers, or bytes."""
-    found, place = {}, 0
-    while place < len(data):
-        key, place = varint(data, place)
-        kind = key & 7
-        if kind == 0:
-            value, place = varint(data, place)
-        elif kind == 1:
-            value, place = np.frombuffer(data[place : place + 8], "<f8")[0], place + 8
-        else:
-            length, place = varint(data, place)
-            value, place = data[place : place + length], place + length
-        found.setdefault(key >> 3, []).append(value)
-    return found
+    values = {}
+    for field in UnknownFieldSet(Empty.FromString(data)):
+        value = float(np.uint64(field.data).view(np.float64)) if field.wire_type == DOUBLE else field.data
+        values.setdefault(field.field_number, []).append(value)
+    return values
 
 
 def packed(values):
-    """Numbers that stand one behind the other."""
-    found = []
+    """Numbers of lists that are written without a field number for each."""
+    numbers = []
     for data in values:
         place = 0
         while place < len(data):
             number, place = varint(data, place)
-            found.append(number)
-    return found
+            numbers.append(number)
+    return numbers
 
 
 def attributes(message, field):
@@ -87,3 +85,15 @@ def key(node):
 
 def of_type(nodes, kind, word=""):
     return [node for node in nodes if node["type"] == kind and word in node["name"]]
+
+
+def assert_messages_arrive(traces):
+    """Every message of a rank, by rank and nodes, is sent once and received once."""
+    sent, received = Counter(), Counter()
+    for rank, nodes in traces.items():
+        sent.update(key(node) for node in of_type(nodes, SEND))
+        received.update(key(node) for node in of_type(nodes, RECEIVE))
+        assert {node["comm_src"] for node in of_type(nodes, SEND)} <= {rank}
+        assert {node["comm_dst"] for node in of_type(nodes, RECEIVE)} <= {rank}
+    assert sent == received
+    assert max(sent.values(), default=1) == 1

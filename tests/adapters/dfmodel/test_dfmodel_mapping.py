@@ -225,6 +225,7 @@ def test_small_graphs_agree_with_trying_every_grouping(seed, count, utilization,
     except DseError:
         assert not totals
         return
+    assert totals
     found = fastest_mapping(graph, setup, sharding, ways, generation="gen2a")
     assert (found is None) == np.isinf(least)
     if found is None:

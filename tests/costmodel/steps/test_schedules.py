@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from costmodel import DseError, PipelineTimes, pipeline_times
-from costmodel.steps.pipeline.schedules import FULL, NONE, SCHEDULES, Order, order, shortest
+from costmodel.steps.pipeline.schedules import NONE, SCHEDULES, order
 from costmodel.steps.pipeline.simulation import TimedPasses, ends_of_ranks
 from tests.support.cases import cases
 from tests.support.paths import TEST_DATA
@@ -209,41 +209,6 @@ def test_a_batch_is_its_rows_one_by_one():
     for row in range(len(cases)):
         for name, value in run(slice(row, row + 1)).items():
             assert value.item() == batch[name][row], (name, cases[row])
-
-
-def grown(one: Order) -> list[np.ndarray]:
-    """The tables of an order with its last period before the cut once more."""
-    return [np.concatenate([table[: one.cut], table[one.cut - one.period :]]) for table in tables(one)]
-
-
-def tables(one: Order) -> list[np.ndarray]:
-    """Entries of an order and their sources: how far back, whether by message, on which rank."""
-    slots = np.arange(len(one.entry))[:, np.newaxis]
-    found = [one.entry]
-    for place, rank in one.sources:
-        found += [(slots - (place >> 1)) % one.window, place & 1, rank]
-    return found
-
-
-@pytest.mark.parametrize("p", [1, 2, 3, 4, 6, 7])
-@pytest.mark.parametrize("schedule", [word for word, row in SCHEDULES.items() if not row.chunk_by_chunk])
-def test_a_full_pipeline_repeats_itself(schedule, p):
-    """A turn more is a period more; nothing else changes, nor what is held."""
-    v = chunks(schedule)
-    for n in (p, p + 1, 2 * p):
-        turn = SCHEDULES[schedule].turn(v, n)
-        for m in range(FULL * max(p, turn), FULL * max(p, turn) + 2 * n):
-            if not legal(schedule, p, v, m, n):
-                continue
-            one, more = order(schedule, p, v, m, n), order(schedule, p, v, m + turn, n)
-            for ours, theirs in zip(grown(one), tables(more), strict=True):
-                np.testing.assert_array_equal(ours, theirs)
-            assert one.until_b.tolist() == more.until_b.tolist()
-            assert one.until_w.tolist() == more.until_w.tolist()
-            zero, turns = np.zeros(1), np.ones(1)
-            assert one.pairs(turns).tolist() == more.pairs(zero).tolist()
-            assert one.messages(turns).tolist() == more.messages(zero).tolist()
-            assert shortest(schedule, p, v, m + turn * 9, n)[0] <= m
 
 
 def test_long_pipelines_by_their_beginning_and_end_are_those_run_in_full():
