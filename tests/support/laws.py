@@ -1,4 +1,4 @@
-"""What holds for costs of any model on any machine, whatever the design: checks of short and long tests.
+"""Laws of costs of any model on any machine, whatever the design: checks of short and long tests.
 
 A design whose number format the chip has no units for costs nothing that is known: every column is NaN then,
 and in no other case. Designs that no rule of a space would let through (sizes that divide nothing, more
@@ -82,7 +82,7 @@ def check_numbers(found: Breakdown, there: BoolArray) -> None:
 
 
 def check_ranges(found: Breakdown, run: Run, there: BoolArray) -> None:
-    """What follows from other columns, and that no step takes no time."""
+    """Columns that follow from others, and times above 0."""
     rows = np.flatnonzero(there)
     own, system = found.take(rows), run.system.take(rows)
     assert (own.step_time > 0).all()
@@ -106,7 +106,7 @@ def check_waiting(found: Breakdown, there: BoolArray) -> None:
 
 
 def check_bounds(found: Breakdown, run: TransformerRun, there: BoolArray) -> None:
-    """What no step is better than: its FLOP at the peak, its weights spread out.
+    """No step is better than its FLOP at the peak, and its weights spread out.
 
     Of designs whose experts have the ranks that they ask for, and drop no tokens.
     """
@@ -179,7 +179,7 @@ def is_lawful(design: DesignPoints) -> BoolArray:
 
 
 def on_machines(
-    run: Run[Any, Any], changes: Sequence[Mapping[str, FloatArray]], cost: Callable[[Any], Breakdown] = transformer_step
+    run: Run[Any, Any], changes: Sequence[Mapping[str, FloatArray]], cost: Callable[[Any], Breakdown]
 ) -> list[Breakdown]:
     """Costs of the designs of a run on each of several changed machines, all in one batch."""
     known, points = run.system.quantities(), run.design.num_points
@@ -214,13 +214,29 @@ def check_resources(seed: int, points: int) -> None:
     # nodes straggle by the work of the slowest stage, which may be another one of less work on a better machine
     straggling = np.where(design.pp > 1, 0.0, system.host.straggler)
     run = Run(model, system.with_quantities({"host_straggler": straggling, **some}), design)
+    check_changes(run, some, rng, transformer_step)
+
+
+def check_lstm_resources(seed: int, points: int) -> None:
+    """The same of language models of LSTM cells."""
+    rng = np.random.default_rng(seed)
+    model, system = random_lstm(rng), random_system(rng)
+    design, some = LstmDesign.of(**random_columns(rng, LstmDesign, (), points)), around(rng, system, points)
+    check_changes(Run(model, system.with_quantities(some), design), some, rng, lstm_step_of)
+
+
+def check_changes(
+    run: Run[Any, Any], some: Mapping[str, FloatArray], rng: np.random.Generator, cost: Callable[[Any], Breakdown]
+) -> None:
+    """Laws of a run on machines that have more of one quantity, or wait longer."""
     better = more_of_each(some, rng)
+    known = {name: np.broadcast_to(value, run.num_points) for name, value in run.system.quantities().items()}
     worse = {
-        name: {name: value * rng.uniform(1.05, 10.0, rows.size)}
-        for name, value in system.quantities().items()
-        if name.endswith(NEVER_FASTER) and np.isfinite(value)
+        name: {name: value * rng.uniform(1.05, 10.0, run.num_points)}
+        for name, value in known.items()
+        if name.endswith(NEVER_FASTER) and np.isfinite(value).all()
     }
-    before, *after = on_machines(run, [{}, *better.values(), *worse.values()])
+    before, *after = on_machines(run, [{}, *better.values(), *worse.values()], cost)
     for quantity, costs in zip(better, after, strict=False):
         assert (costs.step_time <= before.step_time * (1 + ROUNDING)).all(), quantity
         assert (costs.system_price >= before.system_price * (1 - ROUNDING)).all(), quantity

@@ -12,7 +12,6 @@ import pytest
 from costmodel.formats.input_files import data_beside, dump
 from dse.adapters.deepflow.setups import PRESENT, SECOND, read_setup
 from dse.adapters.deepflow.summaries import setup_figures
-from dse.cli import main
 from tests.support.cases import cases
 from tests.support.commands import json_of, outputs_of, stderr_of
 from tests.support.paths import ROOT, TEST_DATA
@@ -54,7 +53,7 @@ def present_files(
     return [str(folder / "hardware.yaml"), "--model-config", str(folder / "model.yaml")]
 
 
-def evaluated(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def evaluated(*arguments: str) -> dict[str, Any]:
     """Figures of the JSON that `dse evaluate` prints."""
     figures: dict[str, Any] = json_of("evaluate", *arguments)["figures"]
     return figures
@@ -74,17 +73,17 @@ def wrong(figures: dict[str, Any], printed: str) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", SECOND_RUNS)
-def test_stored_runs_of_the_second_generation_have_every_printed_figure(name, tmp_path, capsys):
+def test_stored_runs_of_the_second_generation_have_every_printed_figure(name, tmp_path):
     """113 figures each; the split and the number of tile candidates are those of the folder."""
     printed = SECOND_RUNS[name]["printed"]
     assert len(printed.split()) == 113
-    assert wrong(evaluated([str(stored_run(tmp_path, name))], capsys), printed) == {}
+    assert wrong(evaluated(str(stored_run(tmp_path, name))), printed) == {}
 
 
 @pytest.mark.parametrize("name", PRESENT_RUNS)
-def test_runs_of_the_present_generation_have_every_printed_figure(name, tmp_path, capsys):
+def test_runs_of_the_present_generation_have_every_printed_figure(name, tmp_path):
     run = PRESENT_RUNS[name]
-    figures = evaluated(present_files(tmp_path, run["changes"], run["model"], tuple(run["removed"])), capsys)
+    figures = evaluated(*present_files(tmp_path, run["changes"], run["model"], tuple(run["removed"])))
     if run["mode"] != "GEMM":
         assert wrong(figures, run["printed"]) == {}
         return
@@ -108,22 +107,22 @@ SMALL = {"mode": "LSTM", "batch_size": 64, "vocab_size": 4096, "num_layers": 2, 
          "seq_len": 4, "num_gates": 4, "num_non_linear": 5, "num_add": 8, "data_scale": 1}  # fmt: skip
 
 
-def test_a_product_by_hand(tmp_path, capsys):
+def test_a_product_by_hand(tmp_path):
     """Two multiply-adds per cycle and unit bind: flop over the used rate, and one launch."""
-    figures = evaluated(present_files(tmp_path, {}, GEMM), capsys)
+    figures = evaluated(*present_files(tmp_path, {}, GEMM))
     rate = 512 * 1.41e9 * 432 * 0.75
     assert figures["Time"] == pytest.approx(8192 * 2048 * (2 * 1024 - 1) / rate + 9e-6, rel=1e-12)
     assert figures["L3"] == 2 * (8192 * 1024 + 1024 * 2048)  # outputs stay in the DRAM
 
 
-def test_options_state_the_command_line(tmp_path, capsys):
+def test_options_state_the_command_line(tmp_path):
     """Without them the sizes are the defaults of the reference's command line, whatever the file has."""
     name = next(iter(SECOND_RUNS))
     path = tmp_path / "exp_config.yaml"
     stored_run(tmp_path, name).rename(path)
     [(kind, kp1, kp2, dp)] = re.findall(r"/(CR|RC)_N64_k(\d+)_k(\d+)_d(\d+)_l1/", name)
     options = [f"--set={text}" for text in (f"t={kind}", f"kp1={kp1}", f"kp2={kp2}", f"dp={dp}", "lp=1")]
-    assert wrong(evaluated([str(path), *options], capsys), SECOND_RUNS[name]["printed"]) == {}
+    assert wrong(evaluated(str(path), *options), SECOND_RUNS[name]["printed"]) == {}
     told = outputs_of("evaluate", str(path), *options, "--set", "batch_size=512", "--format", "json")
     assert "batch_size=4096" not in told.err
     assert json.loads(told.out)["figures"]["mem1.embedding"] < 31.0
@@ -139,12 +138,12 @@ def test_a_wrong_setup_is_one_line(options, said, tmp_path):
     assert said in told.err
 
 
-def test_missing_keys_are_told_as_the_reference_does(tmp_path, capsys):
+def test_missing_keys_are_told_as_the_reference_does(tmp_path):
     keys = tuple(f"scheduling_param.{key}" for key in ("t", "kp1", "kp2"))
-    assert main(["evaluate", *present_files(tmp_path, {}, GEMM, keys)]) == 1
-    assert "scheduling_param: missing 3 required positional arguments: 't', 'kp1', and 'kp2'" in capsys.readouterr().err
-    assert main(["evaluate", *present_files(tmp_path, {}, GEMM, ("tech_param.core.FMA_d2",))]) == 1
-    assert "tech_param.core: missing 1 required positional argument: 'FMA_d2'" in capsys.readouterr().err
+    error = stderr_of("evaluate", *present_files(tmp_path, {}, GEMM, keys))
+    assert "scheduling_param: missing 3 required positional arguments: 't', 'kp1', and 'kp2'" in error
+    error = stderr_of("evaluate", *present_files(tmp_path, {}, GEMM, ("tech_param.core.FMA_d2",)))
+    assert "tech_param.core: missing 1 required positional argument: 'FMA_d2'" in error
 
 
 def test_files_need_each_other(tmp_path):
@@ -158,14 +157,14 @@ def test_files_need_each_other(tmp_path):
         assert said in stderr_of("evaluate", *arguments)
 
 
-def test_splits_that_do_not_divide_are_refused(tmp_path, capsys):
+def test_splits_that_do_not_divide_are_refused(tmp_path):
     files = present_files(tmp_path, {"system_hierarchy.kp1_inter": True}, SMALL)
-    assert main(["evaluate", *files, "--set=num_nodes=3", "--set=kp1=3", "--set=t=CR"]) == 1
-    assert "kp_hidden_dim1: is neither 2 nor a multiple of 4" in capsys.readouterr().err
-    assert main(["evaluate", *files, "--set=num_nodes=4", "--set=kp1=4", "--set=t=CR", "--set=batch_size=2"]) == 1
-    assert "kp_hidden_dim1: exceeds the batch of a data shard" in capsys.readouterr().err
-    assert main(["evaluate", *files, "--set=num_nodes=2", "--set=lp=2"]) == 1
-    assert "lp: DeepFlow stops with an IndexError at lp 2" in capsys.readouterr().err
+    for options, said in (
+        ("num_nodes=3 kp1=3 t=CR", "kp_hidden_dim1: is neither 2 nor a multiple of 4"),
+        ("num_nodes=4 kp1=4 t=CR batch_size=2", "kp_hidden_dim1: exceeds the batch of a data shard"),
+        ("num_nodes=2 lp=2", "lp: DeepFlow stops with an IndexError at lp 2"),
+    ):
+        assert said in stderr_of("evaluate", *files, *(f"--set={option}" for option in options.split()))
 
 
 @pytest.mark.parametrize("generation", [SECOND, PRESENT])
@@ -213,18 +212,18 @@ SECOND_PRODUCTS = cases(__file__, "SECOND_PRODUCTS")
 
 @pytest.mark.parametrize(("flow", "m", "k", "n", "t", "kp1", "kp2", "order", "tiles", "time"), SECOND_PRODUCTS)
 def test_products_of_the_second_generation_take_what_the_reference_printed(flow, m, k, n, t, kp1, kp2, order, tiles,
-                                                                           time, tmp_path, capsys):  # fmt: skip
+                                                                           time, tmp_path):  # fmt: skip
     """The base of the stored runs is that configuration but for the links. Unsplit, K and N are exchanged."""
     path = tmp_path / "exp_config.yaml"
     links = {"nominal_area_per_link": 0.0033788108825683594, "nominal_energy_per_link": 2.5390625e-14}
     changes = {f"tech_param.network.inter_node.{key}": value for key, value in links.items()}
     path.write_text(dump(nested(RUNS["second"]["base"] | changes)))
     options = {"mode": "GEMM", "M": m, "K": k, "N": n, "t": t, "kp1": kp1, "kp2": kp2, "dataflow": flow}
-    figures = evaluated([str(path), *(f"--set={name}={value}" for name, value in options.items())], capsys)
+    figures = evaluated(str(path), *(f"--set={name}={value}" for name, value in options.items()))
     assert (figures["order"], figures["tile"][:3], figures["Time"]) == (order, tiles, time)
 
 
-def test_listed_values_are_swept_fastest_first(tmp_path, capsys):
+def test_listed_values_are_swept_fastest_first(tmp_path):
     """Each design has the time that it has alone, to the bit; what DeepFlow cannot run is counted by its reason."""
     files = present_files(tmp_path, {}, SMALL)
     fixed = ["--set=num_nodes=4", "--set=num_devices_per_node=1", "--set=kp1_inter=true", "--set=dp_inter=true",
@@ -237,7 +236,7 @@ def test_listed_values_are_swept_fastest_first(tmp_path, capsys):
     assert any("Product of dp, lp, kp1 and kp2" in reason for reason in swept_json["refused"])
     for design in swept_json["designs"][:2]:
         chosen = [word for name in ("kp1", "dp", "num_bundles") for word in ("--set", f"{name}={design[name]}")]
-        assert evaluated([*files, *fixed, *chosen], capsys)["Time"] == design["Time"]
+        assert evaluated(*files, *fixed, *chosen)["Time"] == design["Time"]
     assert "do not run: " in (said := outputs_of("evaluate", *files, *fixed, *swept)).err
     assert "step time" in said.out
 

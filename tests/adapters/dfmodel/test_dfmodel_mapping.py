@@ -22,9 +22,8 @@ from dse.adapters.dfmodel.mapping import fastest_mapping, fused_ways, shortage, 
 from dse.adapters.dfmodel.network import sized
 from dse.adapters.dfmodel.report import evaluated_file
 from dse.adapters.dfmodel.setup import Setup
-from dse.cli import main
 from tests.support.cases import cases
-from tests.support.commands import stdout_of
+from tests.support.commands import outputs_of, stdout_of
 
 KERNELS = 6
 OVERLAPS = ("none", "perfect", "compute_memory")
@@ -267,13 +266,13 @@ def layer_setup(**changes: object) -> Setup:
     } | changes)  # fmt: skip
 
 
-#: The same groupings for many set-ups.
-layer_ways = functools.cache(fused_ways)
+#: Groupings and shardings of graphs that many set-ups share.
+layer_ways, layer_sharding = functools.cache(fused_ways), functools.cache(least_moving)
 
 
 def layer_time(layer: DfmodelGraph, count: int, **changes: object) -> float:
     """Time of the fastest mapping of a layer into so many groups; infinite where none fits."""
-    setup, sharding = layer_setup(**changes), least_moving(layer).choices
+    setup, sharding = layer_setup(**changes), layer_sharding(layer).choices
     found = fastest_mapping(layer, setup, sharding, layer_ways(layer, count), generation="gen1")
     if found is None:
         return inf
@@ -302,16 +301,6 @@ def test_more_groups_are_never_slower(layer, utilization):
     assert time[12] == inf > time[16] >= time[18] >= time[20] >= time[82]
     assert time[18] >= time[19] >= time[21] <= time[20]
     assert (time[19] < time[20]) == (utilization == 0)  # where kernels run side by side, the middle helps
-
-
-@pytest.mark.parametrize("utilization", [0, 0.9])
-def test_more_overlap_is_never_slower(forward, utilization):
-    perfect, compute_memory, none = (
-        layer_time(forward, 12, overlap=overlap, utilization=utilization)
-        for overlap in ("perfect", "compute_memory", "none")
-    )
-    assert perfect <= compute_memory <= none
-    assert perfect < none
 
 
 def every_split(graph, setup, sharding, groups):
@@ -355,7 +344,7 @@ def test_designs_share_out_their_cores_as_each_would_alone(seed, chunk, monkeypa
 
 def test_the_fastest_tile_is_the_best_of_all(forward):
     """Each size with its own fastest groups; without limits, small tiles cost nothing and come first."""
-    sharding, ways = least_moving(forward).choices, layer_ways(forward, 12)
+    sharding, ways = layer_sharding(forward).choices, layer_ways(forward, 12)
     for utilization in (0, 0.9):
         rows = with_tiles(layer_setup(utilization=utilization), "gen3")
         assert rows.tile_size.tolist() == [1, 2, 4, 8, 16, 32]
@@ -379,7 +368,7 @@ def test_tiles_divide_the_sequence_or_where_the_last_may_be_smaller_make_every_n
 
 def test_a_second_tier_of_dram_takes_the_mean_of_both_bandwidths(layer):
     """3 parts of 200 kB/s and 1 of 40: 160 kB/s, as soon as the first is too small."""
-    sharding = least_moving(layer).choices
+    sharding = layer_sharding(layer).choices
     need = evaluate(layer, layer_setup(), sharding, generation="gen2a").dram_bytes.item()
     tiers = {"second_dram_bytes": need / 4, "second_dram_bandwidth": 4e4}
     own, small, both = (
@@ -462,7 +451,7 @@ def file(layer, tmp_path):
     def write(groups: Any = -1, *, generation: str = "gen1", num_config: int = 6, **changes: object) -> Path:
         setup = replace(layer_setup(**{"utilization": 0.5} | changes), kernel_by_kernel=False)
         message = setup_message(
-            layer, setup, least_moving(layer).choices, generation=generation, groups=np.zeros(41, int)
+            layer, setup, layer_sharding(layer).choices, generation=generation, groups=np.zeros(41, int)
         )
         run = message.miscellany if generation == "gen1" else message.execution
         run.num_config = num_config
@@ -475,15 +464,19 @@ def file(layer, tmp_path):
     return write
 
 
-def cost(capsys, *words: object) -> dict:
-    """What `dse cost` prints, with its complaints."""
-    code = main(["cost", *map(str, words), "--format", "json"])
-    told = capsys.readouterr()
-    return {"code": code, "error": told.err, **(json.loads(told.out) if code == 0 else {})}
+def cost(*words: object, code: int = 0) -> dict[str, Any]:
+    """Figures and complaints that `dse cost` prints."""
+    told = outputs_of("cost", *map(str, words), "--format", "json", code=code)
+    return {"error": told.err, **json.loads(told.out or "{}")}
 
 
-def test_groups_that_a_file_leaves_open_are_found(layer, file, capsys):
-    found = cost(capsys, file(), "--tile-size", 4)
+def least_bytes(error: str) -> int:
+    """The need that a complaint states. [B]"""
+    return int(error.split("at least ")[1].split(" ")[0].replace(",", ""))
+
+
+def test_groups_that_a_file_leaves_open_are_found(layer, file):
+    found = cost(file(), "--tile-size", 4)
     assert found["final_s"] == pytest.approx(layer_time(layer, 6, utilization=0.5))
     assert found["fits"]
     assert not found["error"]
@@ -492,44 +485,44 @@ def test_groups_that_a_file_leaves_open_are_found(layer, file, capsys):
     assert found["tile_size"] == 4
 
 
-def test_groups_that_a_file_gives_some_kernels_are_kept(layer, file, capsys):
+def test_groups_that_a_file_gives_some_kernels_are_kept(layer, file):
     """Q in the first group and K in the second, which no mapping of its own accord does: it is slower."""
     pinned = np.select([np.array(layer.names) == "Q", np.array(layer.names) == "K"], [0, 1], -1)
-    free = cost(capsys, file(sram_bytes=0))
-    found = cost(capsys, file(pinned, sram_bytes=0))
+    free = cost(file(sram_bytes=0))
+    found = cost(file(pinned, sram_bytes=0))
     member = {name: group for group, names in enumerate(found["groups"]) for name in names}
     assert (member["Q"], member["K"]) == (0, 1)
     assert found["final_s"] > free["final_s"]
-    assert cost(capsys, file(pinned, sram_bytes=0), "--resolve")["groups"] == free["groups"]
+    assert cost(file(pinned, sram_bytes=0), "--resolve")["groups"] == free["groups"]
 
 
-def test_own_groups_are_kept_and_told_where_they_do_not_fit(layer, file, capsys):
-    found = cost(capsys, file(np.where(layer.backward, 1, 0)))
+def test_own_groups_are_kept_and_told_where_they_do_not_fit(layer, file):
+    found = cost(file(np.where(layer.backward, 1, 0)))
     assert [len(group) for group in found["groups"]] == [18, 23]
     assert not found["fits"]
     assert "does not fit: SRAM of group 0 (Add_Prev_Layer, LayerNorm_1, " in found["error"]
     short = found["sram_bytes"][0] - 2e4
     assert f"{found['sram_bytes'][0]:,.0f} bytes are needed, {short:,.0f} more than there are" in found["error"]
-    assert cost(capsys, file(np.where(layer.backward, 1, 0)), "--groups", 6)["fits"]
+    assert cost(file(np.where(layer.backward, 1, 0)), "--groups", 6)["fits"]
 
 
 @pytest.mark.slow
-def test_tiles_are_kept_unless_they_are_open(layer, file, capsys):
+def test_tiles_are_kept_unless_they_are_open(layer, file):
     path = file(tile_size=8, sram_bytes=6e4, generation="gen2a")
-    assert cost(capsys, path)["tile_size"] == 8
+    assert cost(path)["tile_size"] == 8
     path = file(tile_size=8, sram_bytes=6e4)
-    limited, fixed = cost(capsys, path), cost(capsys, path, "--tile-size", 8)
+    limited, fixed = cost(path), cost(path, "--tile-size", 8)
     assert limited["tile_size"] <= 8  # of the first generation: the largest tile
     assert limited["final_s"] <= fixed["final_s"]
     assert (limited["tile_size_chosen"], fixed["tile_size_chosen"]) == (limited["tile_size"] < 8, False)
-    assert cost(capsys, path, "--tile-size", 16)["tile_size"] == 16
-    best = cost(capsys, path, "--tile-size", "best")
+    assert cost(path, "--tile-size", 16)["tile_size"] == 16
+    best = cost(path, "--tile-size", "best")
     times = {
         size: layer_time(layer, 6, utilization=0.5, sram_bytes=6e4, tile_size=size) for size in (1, 2, 4, 8, 16, 32)
     }
     assert best["final_s"] == pytest.approx(min(times.values()))
     path.write_text(path.read_text().replace("    tile_size: 8\n", ""))
-    left_open = cost(capsys, path)
+    left_open = cost(path)
     assert (left_open["tile_size"], left_open["final_s"]) == (best["tile_size"], best["final_s"])
 
 
@@ -566,24 +559,24 @@ def published(tmp_path):
 
 
 @pytest.mark.parametrize(("sram", "tokens", "printed"), OPEN_TILES)
-def test_an_open_tile_is_at_least_as_fast_as_the_references_solver_found(sram, tokens, printed, published, capsys):
+def test_an_open_tile_is_at_least_as_fast_as_the_references_solver_found(sram, tokens, printed, published):
     """And hardly faster: its solver stopped within five percent. Tiles of a token take ten times as long."""
     path = published("gen2a", "r_r", x=4, y=2, dram_bandwidth=600e9, sram_bytes=sram)
-    found = cost(capsys, path)
+    found = cost(path)
     assert found["tile_size_chosen"]
     assert found["fits"]
     assert not found["error"]
-    assert 0.95 * printed < found["final_s"] <= cost(capsys, path, "--tile-size", tokens)["final_s"] <= printed
-    assert cost(capsys, path, "--tile-size", 1)["final_s"] > 10 * printed
+    assert 0.95 * printed < found["final_s"] <= cost(path, "--tile-size", tokens)["final_s"] <= printed
+    assert cost(path, "--tile-size", 1)["final_s"] > 10 * printed
 
 
-def test_an_open_tile_is_of_no_account_at_a_given_utilization(published, capsys):
+def test_an_open_tile_is_of_no_account_at_a_given_utilization(published):
     path = published("gen1", "r", dram_bandwidth=100e9, sram_bytes=335544320, utilization=0.9)
-    found = cost(capsys, path)
+    found = cost(path)
     assert found["final_s"] == pytest.approx(AT_GIVEN_UTILIZATION, rel=1e-12)
     assert (found["tile_size"], found["tile_size_chosen"]) == (1, True)
     for tokens in (1, 16, 1024):
-        assert cost(capsys, path, "--tile-size", tokens)["final_s"] == pytest.approx(found["final_s"], rel=1e-14)
+        assert cost(path, "--tile-size", tokens)["final_s"] == pytest.approx(found["final_s"], rel=1e-14)
 
 
 @pytest.fixture
@@ -592,7 +585,7 @@ def alone(layer, tmp_path):
 
     def write(tile_size: float | None = None, **changes: object) -> Path:
         setup = layer_setup(**changes, **({} if tile_size is None else {"tile_size": tile_size}))
-        message = setup_message(layer, setup, least_moving(layer).choices, tiles_open=tile_size is None)
+        message = setup_message(layer, setup, layer_sharding(layer).choices, tiles_open=tile_size is None)
         path = tmp_path / f"alone_{len([*tmp_path.iterdir()])}.txt"
         path.write_text(setup_text(message))
         return path
@@ -600,14 +593,14 @@ def alone(layer, tmp_path):
     return write
 
 
-def test_kernels_that_run_alone_have_the_fastest_tile_that_fits(layer, alone, capsys):
+def test_kernels_that_run_alone_have_the_fastest_tile_that_fits(layer, alone):
     """Against pricing each size by itself, without limits of SRAM and with one that forbids the largest."""
     chosen = set()
     for sram in (0, 3e4, 1e4):
         path = alone(sram_bytes=sram)
-        sizes = [cost(capsys, path, "--tile-size", tokens) for tokens in (1, 2, 4, 8, 16, 32)]
+        sizes = [cost(path, "--tile-size", tokens) for tokens in (1, 2, 4, 8, 16, 32)]
         assert not any(own["tile_size_chosen"] for own in sizes)
-        found = cost(capsys, path)
+        found = cost(path)
         assert found["final_s"] == min(own["final_s"] for own in sizes if own["fits"])
         chosen.add(found["tile_size"])
     assert len(chosen) > 1
@@ -624,24 +617,24 @@ def test_the_table_says_that_the_tile_was_chosen(alone):
         assert line.split(maxsplit=1)[1].rstrip() == said
 
 
-def test_no_tile_that_fits_is_told_and_refused_where_the_time_depends_on_it(alone, capsys):
+def test_no_tile_that_fits_is_told_and_refused_where_the_time_depends_on_it(alone):
     """At a given utilization it does not: the smallest tile is priced, with what is short of it."""
     path = alone(sram_bytes=100)
-    refused = cost(capsys, path)
-    assert refused["error"] == cost(capsys, path, "--tile-size", "best")["error"]
+    refused = cost(path, code=1)
+    assert refused == cost(path, "--tile-size", "best", code=1)
     assert "no size of a tile or of a dimension makes the groups fit: SRAM: at least " in refused["error"]
     path = alone(sram_bytes=100, utilization=0.5)
-    found = cost(capsys, path)
+    found = cost(path)
     assert not found["fits"]
     assert "does not fit: SRAM of group 0 (Add_Prev_Layer): " in found["error"]
-    assert {**found, "tile_size_chosen": False} == cost(capsys, path, "--tile-size", 1)
-    assert cost(capsys, path, "--tile-size", "best")["code"] == 1
+    assert {**found, "tile_size_chosen": False} == cost(path, "--tile-size", 1)
+    cost(path, "--tile-size", "best", code=1)
 
 
 @pytest.mark.parametrize("utilization", [0, 0.5])
 @pytest.mark.parametrize("case", ["plain", "experts", "tokens that are split"])
 @pytest.mark.parametrize("tokens", [1, 4])
-def test_a_file_has_the_price_of_the_set_up_that_it_was_written_from(tokens, case, utilization, tmp_path, capsys):
+def test_a_file_has_the_price_of_the_set_up_that_it_was_written_from(tokens, case, utilization, tmp_path):
     """It states the tile where another is faster: 4 tokens of an expert, or 8 of a chip, fill no 32 tiles."""
     graph = layer_graph(64, 4, 32, num_experts=8 if case == "experts" else None)
     sharding = least_moving(graph).choices
@@ -651,47 +644,46 @@ def test_a_file_has_the_price_of_the_set_up_that_it_was_written_from(tokens, cas
     path = tmp_path / "setup.txt"
     path.write_text(setup_text(setup_message(graph, setup, sharding)))
     own = evaluate(graph, setup, sharding, generation="gen1").iteration_time.item()
-    assert cost(capsys, path)["final_s"] == pytest.approx(own, rel=1e-6)  # files hold 32 bits
-    best = cost(capsys, path, "--tile-size", "best")["final_s"]
+    assert cost(path)["final_s"] == pytest.approx(own, rel=1e-6)  # files hold 32 bits
+    best = cost(path, "--tile-size", "best")["final_s"]
     assert ("tile_size" in path.read_text()) == (tokens > 1 or best < 0.9999 * own)
 
 
-def test_tiles_that_do_not_divide_the_sequence_are_of_one_generation(file, capsys):
+def test_tiles_that_do_not_divide_the_sequence_are_of_one_generation(file):
     path = file(generation="gen2a")
-    assert cost(capsys, path, "--tile-size", 5)["code"] == 0
-    found = cost(capsys, path, "--tile-size", 5, "--profile", "dfmodel-gen3")
+    cost(path, "--tile-size", 5)
+    found = cost(path, "--tile-size", 5, "--profile", "dfmodel-gen3", code=1)
     assert "setup.txt: tile_size: 5 does not divide seq_len, 32; choose a divisor" in found["error"]
 
 
 @pytest.mark.slow
-def test_what_is_short_is_told(file, capsys):
+def test_what_is_short_is_told(file):
     """SRAM of the tightest groups there are, DRAM of weights and tensors: so much is enough, and no less."""
     for what, column in (("SRAM", "sram_bytes"), ("DRAM", "dram_bytes")):
         limits = {"sram_bytes": 0, column: 1e3}
-        found = cost(capsys, file(**limits), "--tile-size", 4)
+        found = cost(file(**limits), "--tile-size", 4, code=1)
         assert f"no mapping into at most 6 groups fits: {what}: at least " in found["error"]
-        least = int(found["error"].split("at least ")[1].split(" ")[0].replace(",", ""))
+        least = least_bytes(found["error"])
         assert f"{least - 1000:,} more than there are (tile_size 4, TP 4)" in found["error"]
-        assert cost(capsys, file(**limits | {column: least}), "--tile-size", 4)["fits"]
-        assert cost(capsys, file(**limits | {column: least - 1}), "--tile-size", 4)["code"] == 1
+        assert cost(file(**limits | {column: least}), "--tile-size", 4)["fits"]
+        cost(file(**limits | {column: least - 1}), "--tile-size", 4, code=1)
 
 
-def test_more_groups_are_advised_where_kernels_fit_alone(file, capsys):
+def test_more_groups_are_advised_where_kernels_fit_alone(file):
     """A byte less than two groups need is not too little for smaller ones."""
-    told = cost(capsys, file(sram_bytes=100), "--groups", 2)["error"]
-    least = int(told.split("at least ")[1].split(" ")[0].replace(",", ""))
+    least = least_bytes(cost(file(sram_bytes=100), "--groups", 2, code=1)["error"])
     path = file(sram_bytes=least - 1)
-    assert cost(capsys, path, "--groups", 2)["error"].rstrip().endswith("; allow more groups")
-    assert cost(capsys, path, "--groups", 46)["fits"]
+    assert cost(path, "--groups", 2, code=1)["error"].rstrip().endswith("; allow more groups")
+    assert cost(path, "--groups", 46)["fits"]
 
 
-def test_a_second_tier_and_weights_that_stream_are_read_back(layer, file, capsys):
+def test_a_second_tier_and_weights_that_stream_are_read_back(layer, file):
     """In a file of the one generation that has tiers; the time is that of the graph and set-up written."""
     graph = replace(layer, streamed=np.array([name == "FFN0" for name in layer.names]))
     setup = layer_setup(utilization=0.5, dram_bytes=2e5, second_dram_bytes=1e5, second_dram_bandwidth=1e5, sram_bytes=0)
     sharding, path = least_moving(graph).choices, file()
     path.write_text(setup_text(setup_message(graph, setup, sharding, generation="gen2a")))
-    found = cost(capsys, path, "--profile", "dfmodel-gen2a")
+    found = cost(path, "--profile", "dfmodel-gen2a")
     own = evaluate(graph, setup, sharding, generation="gen2a")
     assert 2e5 < own.dram_bytes.item() < 3e5
     assert found["final_s"] == pytest.approx(own.iteration_time.item())
@@ -699,18 +691,18 @@ def test_a_second_tier_and_weights_that_stream_are_read_back(layer, file, capsys
     assert own.sram_bytes[0, 13] < evaluate(layer, setup, sharding, generation="gen2a").sram_bytes[0, 13]
 
 
-def test_more_kernels_than_cores_are_told(file, capsys):
-    found = cost(capsys, file(utilization=0, cores=3, num_config=2))
+def test_more_kernels_than_cores_are_told(file):
+    found = cost(file(utilization=0, cores=3, num_config=2), code=1)
     assert "at most 2 groups fits: a group would have more kernels than the 3 cores" in found["error"]
 
 
-def test_sizes_that_a_file_leaves_open_are_the_fastest(layer, tmp_path, capsys):
+def test_sizes_that_a_file_leaves_open_are_the_fastest(layer, tmp_path):
     """All three left open in a file: the fastest are reported."""
-    rows, sharding, path = sized(open_network(12)), least_moving(layer).choices, tmp_path / "setup.txt"
+    rows, sharding, path = sized(open_network(12)), layer_sharding(layer).choices, tmp_path / "setup.txt"
     text = setup_text(setup_message(layer, rows.take(np.array([3])), sharding))
     text = re.sub(r"^    [xyz]: \d+\n", "", text, flags=re.MULTILINE)
     path.write_text(text)
-    found = cost(capsys, path)
+    found = cost(path)
     times = evaluate(layer, rows, sharding, generation="gen1").iteration_time
     assert found["final_s"] == pytest.approx(times.min())
     assert found["network"] == rows.take(np.array([np.argmin(times)])).shape()
@@ -718,27 +710,27 @@ def test_sizes_that_a_file_leaves_open_are_the_fastest(layer, tmp_path, capsys):
     written = tmp_path / "sizes.txt"
     written.write_text(setup_text(setup_message(layer, report.setup, report.sharding)))
     assert 0 not in setup_file(load_setup(written), "sizes").setup.columns()["z"]
-    assert cost(capsys, written)["final_s"] == found["final_s"]
+    assert cost(written)["final_s"] == found["final_s"]
     path.write_text(text.replace("num_chip: 12", "num_chip: 14").replace("  r_r_r {", "  r_r_r {\n y: 3"))
-    assert "system.r_r_r: 0 x 3 x 0 is not num_chip, 14" in cost(capsys, path)["error"]
+    assert "system.r_r_r: 0 x 3 x 0 is not num_chip, 14" in cost(path, code=1)["error"]
     for chips in ("0", "-12", "20000000000000"):
         path.write_text(text.replace("num_chip: 12", f"num_chip: {chips}"))
-        assert f"system.num_chip: {chips}; expected 1 to 1e+13" in cost(capsys, path)["error"]
+        assert f"system.num_chip: {chips}; expected 1 to 1e+13" in cost(path, code=1)["error"]
 
 
 WRONG = cases(__file__, "WRONG")
 
 
 @pytest.mark.parametrize(("right", "wrong", "said"), WRONG.values(), ids=WRONG)
-def test_a_wrong_file_is_told_where_and_what(right, wrong, said, file, capsys):
+def test_a_wrong_file_is_told_where_and_what(right, wrong, said, file):
     path = file(generation="gen2a")
     assert right in path.read_text()
     path.write_text(path.read_text().replace(right, wrong, 1))
-    found = cost(capsys, path)
+    found = cost(path, code=1)
     assert found["error"].startswith(f"dse: {path}: ")
     assert said in found["error"]
 
 
-def test_own_groups_run_in_order(layer, file, capsys):
-    found = cost(capsys, file(np.where(np.arange(41) == 12, 0, np.where(layer.backward, 4, 1))))
+def test_own_groups_run_in_order(layer, file):
+    found = cost(file(np.where(np.arange(41) == 12, 0, np.where(layer.backward, 4, 1))), code=1)
     assert "connection 15: leads from 'Add_1' in config 1 back to 'LayerNorm_2' in config 0" in found["error"]

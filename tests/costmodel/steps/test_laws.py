@@ -5,6 +5,7 @@
 
 import pytest
 
+from costmodel import load_system
 from tests.support import laws
 
 #: What is drawn in a run of the usual tests. [-]
@@ -23,9 +24,17 @@ def test_reference_profiles_are_finite_or_say_why(profile):
     laws.check_profile(profile, 0, POINTS // 2)
 
 
-@pytest.mark.parametrize(("seed", "points"), [(0, 10), (20004, 30)])  # 20004: an indexer and a core in rings
-def test_more_of_a_resource_is_never_slower(seed, points):
-    laws.check_resources(seed, points)
+def test_resources_are_the_quantities_that_work_is_divided_by():
+    resources = set(load_system("a100_80g_dgx").never_slower())
+    assert {"cores", "clock", "sram_capacity", "l2_capacity", "dram_capacity", "dram_bandwidth"} <= resources
+    assert {"node_bandwidth", "fabric_bandwidth", "host_link_bandwidth"} <= resources
+    assert not resources & {"array_height", "array_width", "node_size", "tile_latency", "collective_cores"}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 20004])  # 20004: an indexer and a core in rings
+def test_more_of_a_resource_is_never_slower_cheaper_or_less_hungry(seed):
+    laws.check_resources(seed, 30)
+    laws.check_lstm_resources(seed, 30)
 
 
 @pytest.mark.parametrize("seed", [1, 51, 52])  # 51: one is solved alone in DualPipe; 52: beside one that overlaps
