@@ -15,13 +15,13 @@ class Outputs(NamedTuple):
     err: str
 
 
-def outputs_of(*words: str, code: int = 0) -> Outputs:
+def outputs_of(*words: object, code: int = 0) -> Outputs:
     """Texts that a command prints; fails if it ends with another exit code."""
     streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="", write_through=True) for _ in range(2)]
     ended: int | str | None
     with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
         try:
-            ended = main([*words])
+            ended = main([*map(str, words)])
         except SystemExit as stop:  # of argparse: --help, --version, and wrong usage
             ended = stop.code
     outputs = Outputs(*(stream.buffer.getvalue().decode() for stream in streams))
@@ -29,16 +29,16 @@ def outputs_of(*words: str, code: int = 0) -> Outputs:
     return outputs
 
 
-def stdout_of(*words: str, code: int = 0) -> str:
+def stdout_of(*words: object, code: int = 0) -> str:
     """Text that a command prints to stdout."""
     return outputs_of(*words, code=code).out
 
 
-def stderr_of(*words: str, code: int = 1) -> str:
+def stderr_of(*words: object, code: int = 1) -> str:
     """Text that a failing command prints to stderr."""
     return outputs_of(*words, code=code).err
 
 
-def json_of(*words: str, code: int = 0) -> Any:
+def json_of(*words: object, code: int = 0) -> Any:
     """The object that a command prints as JSON."""
     return json.loads(stdout_of(*words, "--format", "json", code=code))

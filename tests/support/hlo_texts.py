@@ -39,8 +39,9 @@ def needs_reference(instead: str) -> pytest.MarkDecorator:
 OLD_PRINTER = cases(__file__, "OLD_PRINTER")
 
 
+@cache
 def analysed(text: str) -> hlo.Analysis:
-    """A text, read."""
+    """Analysis of a text."""
     return hlo.Analysis(hlo.parse(text, "text"))
 
 

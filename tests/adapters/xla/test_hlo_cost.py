@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from dse.api.study import Study
 from dse.cli import main
 from dse.spaces.space import Space
 from tests.support.cases import cases
-from tests.support.commands import outputs_of, stderr_of, stdout_of
+from tests.support.commands import json_of, outputs_of, stderr_of, stdout_of
 from tests.support.hlo_texts import (
     DATA,
     GPT,
@@ -77,14 +78,15 @@ def test_many_machines_at_once_are_priced_as_each_alone(toy_system):
         assert many.step_time[place] == one.step_time[0]
 
 
-def cost(*arguments) -> str:
-    """What `dse cost` prints."""
-    return stdout_of("cost", *map(str, arguments))
+@pytest.fixture(scope="module")
+def transformer() -> dict[str, Any]:
+    """The record of the transformer on A100s."""
+    return ModuleCost.of(DATA / "transformer.hlo", "barrier", "a100_80g_dgx").record()
 
 
 def test_json_of_a_module_on_a_system(tmp_path):
     file = tmp_path / "step.json"
-    assert cost(DATA / "transformer.hlo", "--system", "a100_80g_dgx", "-o", file) == ""
+    assert stdout_of("cost", DATA / "transformer.hlo", "--system", "a100_80g_dgx", "-o", file) == ""
     record = json.loads(file.read_text())
     step = record["breakdown"]["step_time_s"]
     kernels = step - record["breakdown"]["host_time_s"]
@@ -105,33 +107,31 @@ def test_without_a_system_the_usual_one_prices_and_says_so():
     for form in ("table", "json"):
         usual, said = outputs_of("cost", str(file), "--format", form)
         assert said == f"dse: {file}: no --system, so evaluated on a100_80g_dgx\n"
-        assert usual == cost(file, "--system", "a100_80g_dgx", "--format", form)
+        assert usual == stdout_of("cost", file, "--system", "a100_80g_dgx", "--format", form)
 
 
 def test_a_program_without_kernels_is_counted_and_not_priced(tmp_path):
     (tmp_path / "m.hlo").write_text("HloModule m\nENTRY e { a = f32[2] parameter(0) }")
-    record = json.loads(cost(tmp_path / "m.hlo", "--format", "json"))
+    record = json_of("cost", tmp_path / "m.hlo")
     assert record["system"] is record.get("breakdown") is None
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])
-def test_names_give_way_to_numbers(monkeypatch, width):
+def test_names_give_way_to_numbers(monkeypatch, width, transformer):
     """However narrow the page, each number stands as on a wide one, or its column is named below."""
     monkeypatch.setenv("COLUMNS", str(width))
-    shown = cost(DATA / "transformer.hlo", "--system", "a100_80g_dgx")
+    shown = stdout_of("cost", DATA / "transformer.hlo", "--system", "a100_80g_dgx")
     table = shown.partition("Heaviest kernels\n")[2].split("\n\n")[1]
-    record = ModuleCost.of(DATA / "transformer.hlo", "barrier", "a100_80g_dgx").record()
-    for row, line in zip(record["heaviest"], table.splitlines()[2:], strict=False):
+    for row, line in zip(transformer["heaviest"], table.splitlines()[2:], strict=False):
         assert time_of(row) in line
         assert len(line) <= width
     assert "…" not in table
     assert width < 80 or "too wide" not in table
 
 
-def test_exposed_messages_stand_below_their_sum_the_longest_first():
-    shown = cost(DATA / "transformer.hlo", "--system", "a100_80g_dgx")
-    times = ModuleCost.of(DATA / "transformer.hlo", "barrier", "a100_80g_dgx").record()["times"]
-    longest_first = sorted(times["exposed_s"].values(), reverse=True)
+def test_exposed_messages_stand_below_their_sum_the_longest_first(transformer):
+    shown = stdout_of("cost", DATA / "transformer.hlo", "--system", "a100_80g_dgx")
+    longest_first = sorted(transformer["times"]["exposed_s"].values(), reverse=True)
     lines = re.search(r"\n  exposed messages +(.*)\n((?:    .*\n)+)", shown)
     assert lines[1] == readable(sum(longest_first), "s")
     seconds = [" ".join(line.split()[-2:]) for line in lines[2].splitlines()]
@@ -140,14 +140,14 @@ def test_exposed_messages_stand_below_their_sum_the_longest_first():
 
 def test_what_is_not_known_is_said(tmp_path):
     (tmp_path / "m.hlo").write_text(UNCOUNTED)
-    shown = cost(tmp_path / "m.hlo")
+    shown = stdout_of("cost", tmp_path / "m.hlo")
     assert "Note: while.5: trip count unknown; its body counts once\n" in shown
     assert re.search(r"^a step +>= .* while.5 runs an unknown number of times;", shown, re.MULTILINE)
     assert re.search(r"^gemm +1 .* >= [\d.]+ us ", shown, re.MULTILINE)
-    assert ">=" not in cost(DATA / "loop.hlo")
+    assert ">=" not in stdout_of("cost", DATA / "loop.hlo")
     call = 'b = f32[2] custom-call(a), custom_call_target="mine"'
     (tmp_path / "c.hlo").write_text(f"HloModule c\nENTRY e {{ a = f32[2] parameter(0)\n {call} }}")
-    assert "Note: 1 call of mine: evaluated by its arrays alone\n" in cost(tmp_path / "c.hlo")
+    assert "Note: 1 call of mine: evaluated by its arrays alone\n" in stdout_of("cost", tmp_path / "c.hlo")
 
 
 MISTAKES = cases(__file__, "MISTAKES")
@@ -213,7 +213,7 @@ def test_a_wrong_space_says_what_is_wrong(text, folder):
 
 @needs_reference("test_without_a_system_the_usual_one_prices_and_says_so")
 def test_the_reference_module_on_a_machine():
-    record = json.loads(cost(SEED, "--system", "h100_80g_dgx", "--format", "json"))
+    record = json_of("cost", SEED, "--system", "h100_80g_dgx")
     assert record["memory"]["temporaries_bytes"] == 197997068
     breakdown = record["breakdown"]
     assert breakdown["tokens_per_second"] == pytest.approx(8192 / breakdown["step_time_s"])

@@ -1,13 +1,17 @@
-"""XLA's cost analysis, asked about small programs that were drawn at random: it counts what we count."""
+"""XLA as the judge, where jaxlib is installed: texts, instructions, and totals of programs drawn at random."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel import DseError
 from dse.adapters.xla import hlo
-from tests.adapters.xla.test_hlo_judge import jax, jaxlib, judged
+from tests.adapters.xla.test_hlo_reader import REFUSED
 from tests.support.cases import cases
-from tests.support.hlo_texts import figures, program
+from tests.support.hlo_texts import GPT, OLD_PRINTER, PRINTERS, SEED, TRANSFORMER, figures, program
+
+jax = pytest.importorskip("jax", reason="jax is not installed")
+jaxlib = pytest.importorskip("jaxlib._jax", reason="jaxlib is not installed")
 
 SUM = "sum { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] add(a, b) }\n"
 NAMES = {
@@ -16,6 +20,55 @@ NAMES = {
     "xla.bytes_accessed": "bytes accessed",
     "xla.bytes_accessed_out": "bytes accessedout{}",
 }
+
+
+TEXTS = {"old": OLD_PRINTER, "transformer": TRANSFORMER, "gpt": GPT}
+if SEED.exists():
+    TEXTS["reference"] = SEED.read_text()
+
+
+def judged(text: str):
+    """XLA's module of a text."""
+    read = getattr(jaxlib, "hlo_module_from_text", None)
+    if read is None:
+        read = pytest.importorskip("jaxlib._hlo").hlo_module_from_text
+    return read(text)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_instructions_are_those_of_xla(name):
+    for own, other in zip(hlo.parse(TEXTS[name], name).computations, judged(TEXTS[name]).computations(), strict=True):
+        assert own.name == other.name
+        theirs = {each.name: [operand.name for operand in each.operands()] for each in other.instructions()}
+        assert {each.name: [operand.name for operand in each.operands] for each in own.instructions} == theirs
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_totals_are_those_of_xla(name):
+    client = jax.devices("cpu")[0].client
+    told, totals = figures(TEXTS[name]), jaxlib.hlo_module_cost_analysis(client, judged(TEXTS[name]))
+    assert told["xla.flops"] == pytest.approx(totals["flops"], rel=1e-6)
+    assert told["xla.transcendentals"] == pytest.approx(totals.get("transcendentals", 0), rel=1e-6)
+    assert told["xla.bytes_accessed"] == pytest.approx(totals["bytes accessed"], rel=1e-6)
+    assert told["xla.bytes_accessed_out"] == pytest.approx(totals["bytes accessedout{}"], rel=1e-6)
+
+
+@pytest.mark.parametrize("printer", PRINTERS)
+def test_printings_that_say_the_same_are_ones_that_xla_reads(printer):
+    judged(PRINTERS[printer](OLD_PRINTER))
+
+
+#: Where XLA says so; other mistakes end its process.
+JUDGED = cases(__file__, "JUDGED")
+
+
+@pytest.mark.parametrize("wrong", JUDGED)
+def test_what_is_refused_xla_refuses_too(wrong):
+    text = program(REFUSED[wrong][0])
+    with pytest.raises(DseError):
+        hlo.parse(text, "text")
+    with pytest.raises((ValueError, RuntimeError)):
+        judged(text)
 
 
 def counted_alike(text: str) -> None:
@@ -33,6 +86,14 @@ def windows(draw, data: int):
     if room < 0:
         low, room = low - room, 0
     return (size, stride, f"{low}_{high}", base, own), room // stride + 1
+
+
+def window_text(rows) -> str:
+    """Windows over some dimensions, as HLO prints them."""
+    fields = ("size", "stride", "pad", "lhs_dilate", "rhs_dilate")
+    columns = zip(*(row[0] for row in rows), strict=True)
+    printed = (f"{key}={'x'.join(map(str, numbers))}" for key, numbers in zip(fields, columns, strict=False))
+    return f"window={{{' '.join(printed)}}}"
 
 
 @given(data=st.data(), rank=st.integers(0, 2))
@@ -53,10 +114,7 @@ def test_convolutions(data, rank):
     )
     shapes = [f"f32[{','.join(str(own[d]) for d in order)}]" for own, order in zip(of, orders, strict=True)]
     a, b, c = ("".join(order) for order in orders)
-    columns = zip(*(row[0] for row in rows), strict=True)
-    fields = ("size", "stride", "pad", "lhs_dilate", "rhs_dilate")
-    window = " ".join(f"{key}={'x'.join(map(str, own))}" for key, own in zip(fields, columns, strict=False))
-    attributes = f"window={{{window}}}, dim_labels={a}_{b}->{c}"
+    attributes = f"{window_text(rows)}, dim_labels={a}_{b}->{c}"
     attributes += f", feature_group_count={by_feature}, batch_group_count={by_batch}"
     counted_alike(
         program(
@@ -78,14 +136,11 @@ def test_window_reductions(data, spans, rank):
         rows[place] = ((2 * length - 1, 1, f"{length - 1}_{length - 1}", 1, 1), length)
     else:
         rows = [data.draw(windows(size)) for size in sizes]
-    fields = ("size", "stride", "pad", "lhs_dilate", "rhs_dilate")
-    columns = zip(*(row[0] for row in rows), strict=True)
-    window = " ".join(f"{key}={'x'.join(map(str, own))}" for key, own in zip(fields, columns, strict=True))
     result = ",".join(str(row[1]) for row in rows)
     counted_alike(
         program(
             f"  x = f32[{','.join(map(str, sizes))}] parameter(0)\n  z = f32[] constant(0)\n"
-            f"  ROOT y = f32[{result}] reduce-window(x, z), window={{{window}}}, to_apply=sum",
+            f"  ROOT y = f32[{result}] reduce-window(x, z), {window_text(rows)}, to_apply=sum",
             before=SUM,
         )
     )

@@ -261,7 +261,7 @@ def test_reading_takes_work_in_proportion_to_the_text():
     assert short < long < 4.4 * short
 
 
-# Whether XLA's own reader takes the text: it alone can tell, and test_hlo_judge.py asks it where it is there.
+# XLA's own reader alone can tell if it takes the text; test_hlo_counts_of_xla.py asks it where it is installed.
 PROSE = {"xla.accepts_text"}
 
 # Of these the first word is told; the rest of the golden row is what people have read beyond it.

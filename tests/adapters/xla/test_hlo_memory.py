@@ -8,9 +8,8 @@ from dse.adapters.xla import hlo
 from dse.adapters.xla.buffers.liveness import liveness, memory_bytes
 from dse.adapters.xla.buffers.reserved_memory import CODE_BYTES, Reserved, reserved
 from dse.adapters.xla.text.module import Shape
-from dse.cli import main
 from tests.support.cases import cases
-from tests.support.commands import json_of
+from tests.support.commands import json_of, stdout_of
 from tests.support.hlo_texts import program
 from tests.support.paths import TEST_DATA
 
@@ -20,7 +19,7 @@ ROW, TABLE = "f32[256]", "f32[8,256]"  # 1 KiB, 8 KiB
 
 
 def scheduled(body: str, *, before: str = "", alias: str = "") -> Reserved:
-    """What a program reserves that runs in the order of its text."""
+    """Memory of a program that runs in the order of its text."""
     header = ", is_scheduled=true" + (f", input_output_alias={{ {alias} }}" if alias else "")
     module = hlo.parse(program(body, before=before, header=header), "text")
     return reserved(liveness(module, lambda computation: computation.instructions))
@@ -46,15 +45,15 @@ TPU_PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", TPU_PROGRAMS)
-def test_memory_on_tpus_lies_in_the_interval_that_is_printed(name, capsys):
+def test_memory_on_tpus_lies_in_the_interval_that_is_printed(name):
     """Numbers lie in memory of their own; what is beside arrays is not in the text."""
     reserved_by_xla, error = TPU_PROGRAMS[name]
     path = str(DATA / f"{name}.hlo.gz")
     memory = json_of("cost", path, "--system", "tpu_v5e_pod")["memory"]
     assert memory["program_bytes"] == pytest.approx(reserved_by_xla, rel=error)
     assert memory["program_bytes_low"] <= reserved_by_xla <= memory["program_bytes_high"]
-    assert main(["cost", path, "--system", "tpu_v5e_pod"]) == 0
-    assert "since texts for TPUs do not show all of it" in " ".join(capsys.readouterr().out.split())
+    printed = " ".join(stdout_of("cost", path, "--system", "tpu_v5e_pod").split())
+    assert "since texts for TPUs do not show all of it" in printed
 
 
 #: A loop over a counter, a row that each turn replaces, one that it only reads, and a table that keeps all.

@@ -1,6 +1,5 @@
 """Messages beside kernels: what is exposed, and between which bounds a step lies."""
 
-import json
 import re
 from dataclasses import replace
 
@@ -13,7 +12,7 @@ from dse.adapters.xla import hlo
 from dse.adapters.xla.steps.overlap import ProgramTimes, program_times, streams
 from dse.adapters.xla.work.kernel_graph import BARRIERS
 from tests.support.cases import cases
-from tests.support.commands import stderr_of, stdout_of
+from tests.support.commands import json_of, stderr_of, stdout_of
 from tests.support.hlo_texts import DATA, GPT, LOOP, OLD_PRINTER, TRANSFORMER, analysed, program
 
 TEXTS = {"old": OLD_PRINTER, "loop": LOOP, "transformer": TRANSFORMER, "gpt": GPT}
@@ -116,18 +115,13 @@ def test_what_hides_slows_kernels_by_the_cores_that_it_takes():
     assert slow.slowed == pytest.approx(hidden / 2)
 
 
-def written(*arguments: object) -> str:
-    """Output of `dse evaluate` of a module."""
-    return stdout_of("cost", *map(str, arguments))
-
-
 def test_systems_that_are_too_small_say_so(tmp_path):
     text = (ROOT / "systems" / "a100_80g_dgx.yaml").read_text()
     small, tight = tmp_path / "small.yaml", tmp_path / "tight.yaml"
     small.write_text(re.sub(r"(\n    size: \{value: )\d+", r"\g<1>4", text))
     tight.write_text(text.replace("capacity: {value: 81920 MiB", "capacity: {value: 1 GB"))
-    assert not json.loads(written(DATA / "transformer.hlo", "--system", tight, "--format", "json"))["memory"]["fits"]
-    assert "Note: small has 4 devices, too few" in written(DATA / "transformer.hlo", "--system", small)
+    assert not json_of("cost", DATA / "transformer.hlo", "--system", tight)["memory"]["fits"]
+    assert "Note: small has 4 devices, too few" in stdout_of("cost", DATA / "transformer.hlo", "--system", small)
 
 
 WRONG = cases(__file__, "WRONG")
