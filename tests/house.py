@@ -72,7 +72,7 @@ def children(room: str) -> list[str]:
 
 
 def floors(room: str) -> list[list[str]]:
-    """What stands in a package, floor by floor from the ground, as its docstring says; [] if it says none."""
+    """Children of a package, floor by floor from the ground, as its docstring lists them; [] if it lists none."""
     text = ast.get_docstring(tree(room)) or ""
     if ORDER not in text:
         return []
@@ -81,7 +81,7 @@ def floors(room: str) -> list[list[str]]:
 
 
 def child_of(room: str, name: str) -> str:
-    """What in a package a module is, or is part of; "" where it is not in it."""
+    """The child of a package that a module is, or is part of; "" if the module is elsewhere."""
     return name.removeprefix(f"{room}.").split(".")[0] if name.startswith(f"{room}.") else ""
 
 

@@ -55,7 +55,7 @@ class Box:
 
 
 def described(room: str, width: float) -> tuple[tuple[str, str], ...]:
-    """What a box says: name and modules, the first sentence of the docstring, the rooms inside by floor."""
+    """Text of a box: name and modules, the first sentence of the docstring, the rooms inside by floor."""
     modules = sum(name.startswith(f"{room}.") and name not in ROOMS for name in FILES)
     counted = f"  {modules} modules" if room in ROOMS else ""
     about = (ast.get_docstring(tree(room)) or "").partition("\n\n")[0].replace("\n", " ").replace("`", "")

@@ -1,14 +1,30 @@
 """Where the tests of the program run."""
 
+from functools import partial
+
 import pytest
 
 from dse import Space, Study
+from tests.support.browser import opened, started
 
 
 @pytest.fixture(autouse=True)
 def _empty_folder(tmp_path, monkeypatch):
     """Commands run in an empty folder, and store their studies in it."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory):
+    """The browser of all tests."""
+    with started(tmp_path_factory.mktemp("chromium")) as driver:
+        yield driver
+
+
+@pytest.fixture
+def browser(chromium):
+    """A function of a page, a width and a colour scheme that returns the browser with the page."""
+    return partial(opened, chromium)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ MEMORY: Final = 6 << 30
 
 @dataclass
 class Findings:
-    """What a target makes of inputs; those that it stumbles over are kept."""
+    """Results of a target on inputs; inputs that it fails on are kept."""
 
     target: Target
     folder: Path  #: where findings go

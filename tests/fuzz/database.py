@@ -40,7 +40,7 @@ COMMANDS: Final = cases(__file__, "COMMANDS")
 
 
 def changes(file: Path) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
-    """What can be done to a database: in words, as a statement, and its parameters."""
+    """Changes of a database: in words, as a statement, and its parameters."""
     with sqlite3.connect(file) as connection:
         for table, columns in TABLES.items():
             yield f"drop {table}", f"DROP TABLE {table}", ()
@@ -116,7 +116,7 @@ def without_constraints(file: Path) -> None:
 
 
 def judged(words: tuple[str, ...], file: Path, space: Path) -> str:
-    """What is wrong with the end of a command on a database; nothing where it is a result or a line."""
+    """The fault in the end of a command on a database; empty for a result or a line."""
     known = {"out": str(file.parent), "space": str(space)}
     out, err = io.StringIO(), io.StringIO()
     start = time.process_time()

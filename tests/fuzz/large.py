@@ -37,7 +37,7 @@ def repeated(target: Target, count: int, seed: int) -> Iterator[tuple[str, bytes
 
 
 def ending(target: Target, data: bytes, folder: Path) -> str:
-    """How a reader ends on a file, in a process of its own; nothing where it reads or refuses it in time."""
+    """The end of a reader on a file in a separate process; empty if it reads or refuses the file in time."""
     begin, end = os.pipe()
     child = os.fork()
     if not child:

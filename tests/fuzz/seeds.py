@@ -36,7 +36,7 @@ HOSTILE: Final = (
 
 
 def words(files: Iterable[bytes], most: int = 1500) -> list[str]:
-    """What files are made of: names, numbers and signs, the most frequent first; and what spoils them."""
+    """Names, numbers and signs of files, the most frequent first, after words that spoil files."""
     texts = (file.decode(errors="replace") for file in files)
     found = Counter(word for text in texts for word in re.findall(r"[\w.-]{2,40}|[^\w\s]{1,3}", text))
     return [*HOSTILE, *(word for word, _ in found.most_common(most))]

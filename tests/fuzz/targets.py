@@ -32,7 +32,7 @@ Reader = Callable[[Path], object]
 
 @dataclass(frozen=True)
 class Target:
-    """What reads a file, and of what hostile ones are made."""
+    """A reader of files, and the files from which hostile ones are made."""
 
     read: Reader
     seeds: Callable[[], Iterable[bytes]]  #: files that it reads

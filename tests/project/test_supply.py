@@ -1,4 +1,4 @@
-"""What the program is made of: dependencies with tested lower bounds, and readers that run nothing."""
+"""Dependencies with tested lower bounds, and readers that run nothing."""
 
 import ast
 import json
@@ -95,7 +95,7 @@ def numbers(text: str) -> list[int]:
 
 
 def unsafe(path: Path) -> list[str]:
-    """What a module has that can run what it reads, by line."""
+    """Names in a module that can run the content of a file, by line."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         modules, names = [], set()

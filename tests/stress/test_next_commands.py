@@ -1,4 +1,4 @@
-"""What `dse plan` prints as next works, of every model, on GPUs and TPUs, with all software that has it."""
+"""Commands that `dse plan` prints as next work, for every model, on GPUs and TPUs, with all its software."""
 
 import pytest
 

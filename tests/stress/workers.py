@@ -1,4 +1,4 @@
-"""What the processes of long tests do: forked from one that has imported all, so that they start at once."""
+"""Tasks of the processes of long tests, which are forked from one that has imported all, to start at once."""
 
 import multiprocessing
 import os
@@ -76,7 +76,7 @@ def foreign(url, name, values):
 
 
 def look(url):
-    """What a browser asks of optuna-dashboard, again and again."""
+    """Requests of a browser to optuna-dashboard, again and again."""
     application = dashboard(url)
 
     def answer(path):
@@ -103,5 +103,5 @@ def told(url, name):
 
 
 def left_over(folder: Path):
-    """What writers left in a folder."""
+    """Files that writers left in a folder."""
     return [path for path in folder.rglob("*") if path.name.endswith(".part")]

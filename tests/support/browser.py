@@ -29,8 +29,8 @@ def data_of(page: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def browser(folder: Path, *, width: int, dark: bool = False) -> Iterator[Any]:
-    """A Selenium driver of a fresh Chromium; skips the test where there is none."""
+def started(folder: Path) -> Iterator[Any]:
+    """A Selenium driver of a Chromium with an empty profile; skips the test where there is none."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not (chromium and driver):
@@ -40,16 +40,22 @@ def browser(folder: Path, *, width: int, dark: bool = False) -> Iterator[Any]:
     for flag in (*FLAGS, f"--user-data-dir={folder}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    found = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    try:
-        found.set_script_timeout(PATIENCE)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        found.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-        size = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
-        found.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        yield found
-    finally:
-        found.quit()
+    with webdriver.Chrome(options=options, service=webdriver.ChromeService(driver)) as chrome:
+        chrome.set_script_timeout(PATIENCE)
+        yield chrome
+
+
+def opened(driver: Any, page: Path, *, width: int, dark: bool = False, fragment: str = "") -> Any:
+    """A driver that has drawn all of a page of `dse report`, in a width and a colour scheme, without complaints."""
+    driver.get("about:blank")
+    complaints(driver)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+    size = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    driver.get(f"{page.as_uri()}#{fragment}")
+    until(driver, "return document.documentElement.dataset.ready === 'true'")
+    return driver
 
 
 def until(driver: Any, script: str) -> None:
@@ -57,12 +63,6 @@ def until(driver: Any, script: str) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
     WebDriverWait(driver, PATIENCE).until(lambda shown: shown.execute_script(script))
-
-
-def opened(driver: Any, path: Path) -> None:
-    """Open a page of `dse report`, and wait until all of it is drawn."""
-    driver.get(path.as_uri())
-    until(driver, "return document.documentElement.dataset.ready === 'true'")
 
 
 def complaints(driver: Any) -> list[str]:

@@ -57,7 +57,7 @@ class CompiledProgram:
 
 
 def compiled_function(function: Callable[..., Any], *inputs: Any, **options: Any) -> CompiledProgram:
-    """What XLA makes of a function; `options` are those of `jax.jit`, inputs may be shapes alone."""
+    """A function as XLA compiles it; `options` are those of `jax.jit`, inputs may be shapes alone."""
     lowered = jax.jit(function, **options).lower(*inputs)
     program = lowered.compile(compiler_options={"xla_backend_optimization_level": 0})  # of machine code alone
     return CompiledProgram(program.as_text(), lowered.as_text(), program.cost_analysis(), program.memory_analysis())
@@ -104,7 +104,7 @@ def _in_rows(step: Step, stream: Any) -> Any:
 
 
 def _specs(names: list[str]) -> dict[str, Any]:
-    """How weights are split: along their hidden size over fsdp, and over tensor as Megatron does."""
+    """Shardings of weights: along their hidden size over fsdp, and over tensor as in Megatron."""
     shard = "fsdp" if "fsdp" in names else None
     tensor = "tensor" if "tensor" in names else None
     column, row = P(None, shard, tensor), P(None, tensor, shard)

@@ -28,6 +28,7 @@ class ScalarStep:
         self.levels = [plain(level, row) for level in system.memory]
         self.tiers = [plain(tier, row) for tier in system.network]
         self.dram_rate = self.levels[-1].bandwidth * self.levels[-1].efficiency
+        self.lanes = 2 * self.chip.cores * self.chip.vector_lanes * self.chip.clock
         self.fused = self.d.attention > 0
         self.tokens = self.d.micro_batch_size * model.seq_len
         self.shared = self.d.tp if (self.d.sharding == 1) else 1.0
@@ -87,9 +88,8 @@ class ScalarStep:
         return min(times)
 
     def pointwise(self, elements: float, tensors: float, extra: float, flops: float) -> float:
-        lanes = 2 * self.chip.cores * self.chip.vector_lanes * self.chip.clock
         moved = elements * (W * tensors + extra) / self.dram_rate
-        return max(elements * flops / lanes, moved) + self.chip.kernel_launch
+        return max(elements * flops / self.lanes, moved) + self.chip.kernel_launch
 
     def flash(self, products: int, vector: int, query_tensors: int, key_tensors: int) -> float:
         chip, m, d = self.chip, self.model, self.d
@@ -97,9 +97,8 @@ class ScalarStep:
         heads = d.micro_batch_size * m.num_attention_heads / d.tp
         scores = heads * m.seq_len**2 * (tiles_of_a_row + 1) / (2 * tiles_of_a_row)
         peak = 2 * chip.cores * chip.arrays_per_core * chip.array_height * chip.array_width * chip.clock
-        lanes = 2 * chip.cores * chip.vector_lanes * chip.clock
         time = scores * products * 2 * m.head_size / (peak * chip.sustained * chip.matrix_efficiency)
-        time += scores * vector / lanes
+        time += scores * vector / self.lanes
         tiles = heads * tiles_of_a_row
         time *= math.ceil(tiles / chip.cores) * chip.cores / tiles
         queries = m.num_attention_heads * m.head_size
@@ -308,9 +307,8 @@ class ScalarStep:
             message = m.vocab_size * m.hidden_size / d.tp * GRADIENT
             reduced += self.collective("all_reduce", message, 2, d.tp * d.dp * (d.pp - 1))
         owned = max(parameters) / (d.dp if d.zero else 1)
-        lanes = 2 * self.chip.cores * self.chip.vector_lanes * self.chip.clock
         for flops, accesses in ((4, 3), (3, 7)):
-            reduced += max(flops * owned / lanes, accesses * owned * 4 / self.dram_rate)
+            reduced += max(flops * owned / self.lanes, accesses * owned * 4 / self.dram_rate)
             reduced += self.chip.kernel_launch
         return reduced + self.collective("all_reduce", 4.0, d.tp * d.pp * d.dp, 1)
 

@@ -60,7 +60,7 @@ def shared_out(whole: Array, layout: str, tp: int) -> list[Array]:
 
 
 def exchanged(shards: list[Array], held: str, needed: str, collective: str | None) -> list[Array]:
-    """What ranks hold after a collective, or after cutting out their own share of what they hold."""
+    """Shards of ranks after a collective, or after each rank has cut out its share."""
     tp = len(shards)
     if collective in ("all_gather", "all_to_all"):
         whole = np.concatenate(shards, axis=AXIS[held])
@@ -123,7 +123,7 @@ class ShardedLayer:
         return [change for change in self.changes(edge)[side] if change.hidden_by != again]
 
     def moved(self, shards: list[Array], edge: Edge, side: int) -> list[Array]:
-        """What the other end of an edge gets, after the edge's own collective."""
+        """Shards at the other end of an edge, after the collective of the edge."""
         ends = (edge.start, "gives", edge.end, "needs") if side == 0 else (
             edge.end, "gradient_gives", edge.start, "gradient_needs"
         )  # fmt: skip

@@ -36,7 +36,7 @@ def test_all_that_adds_something_is_chosen_in_the_end_and_nothing_else():
 
 @pytest.mark.parametrize("objectives", [1, 2, 3, 4])
 def test_points_take_from_what_is_undominated_what_they_add(objectives):
-    """Whether they are there from the start or come one by one, with ties among their levels."""
+    """All points from the start, or one after the other, with ties among their levels."""
     rng = np.random.default_rng(objectives)
     points, reference = np.round(rng.random((60, objectives)), 1), np.full(objectives, 0.95)
     probes = np.round(rng.random((30, objectives)), 1)

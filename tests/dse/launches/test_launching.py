@@ -42,10 +42,14 @@ from tests.support.paths import ROOT
 SCRIPT = cases(__file__, "SCRIPT")
 
 
+def run_of(space, **pins):
+    """The run of a space's usual design, with some columns pinned."""
+    return transformer_run(space, space.encode([space.completed(pins)]), DesignPoints)
+
+
 def designs(space):
     """The usual design of a space, and those that it names."""
-    for params in [space.completed({}), *space.starting_points]:
-        yield transformer_run(space, space.encode([params]), DesignPoints)
+    return [run_of(space, **params) for params in ({}, *space.starting_points)]
 
 
 def meaning(launch):
@@ -98,8 +102,7 @@ def test_so_does_one_of_torchtitan(tmp_path):
     decided = {"attention": "flash_attention_2", "cross_entropy": "chunked", "store_param_remainders": True}
     space = Space.load("llama3_70b_64_h100_fsdp", decided)
     for pins in ({"zero": 3, "pp": 1, "tp": 8}, {"zero": 3, "pp": 8, "vpp": 5, "reshard_after_forward": False}):
-        params = space.pinned(pins).completed({"recompute": "full"})
-        run = transformer_run(space, space.encode([params]), DesignPoints)
+        run = run_of(space, **space.pinned(pins).completed({"recompute": "full"}))
         launch, text = expressible(torchtitan, run)
         assert 'flavor="70B"' in text
         check_comes_back(torchtitan, run, launch, text, tmp_path)
@@ -173,8 +176,7 @@ def test_hybrid_models_have_their_pipeline_in_the_pattern(module, pp, vpp, first
 @pytest.mark.parametrize("module", [megatron, nemo], ids=["megatron", "nemo"])
 @pytest.mark.parametrize("field", ["name", "title"])
 def test_no_name_of_a_model_is_a_command(module, field):
-    [run, *_] = designs(Space.load("qwen3_235b_256_gb200"))
-    launch = Launch.of_run(run)[0]
+    launch = Launch.of_run(run_of(Space.load("qwen3_235b_256_gb200")))[0]
     named = replace(launch, model=replace(launch.model, **{"title": "", field: "m\ntouch x\r\x85touch y\x1b"}))
     text = module.script(named)[0]
     assert "# m touch x touch y\\x1b on 256 chips" in text
@@ -192,9 +194,8 @@ def test_no_name_of_a_model_is_a_command(module, field):
     ],
 )
 def test_what_a_framework_cannot_run_is_refused(module, name, pins, why):
-    [run, *_] = designs(Space.load(name, pins))
     with pytest.raises(NotExpressible, match=why):
-        module.script(Launch.of_run(run)[0])
+        module.script(Launch.of_run(run_of(Space.load(name, pins)))[0])
 
 
 def planned(model, system, chips=64):
@@ -206,8 +207,7 @@ def planned(model, system, chips=64):
 def launch_of(model, chips, pins, system="h100_80g_dgx", **options):
     """The launch of a planned design."""
     space = planned_space(Question(model=model, system=system, chips=chips, **options)).space
-    run = transformer_run(space, space.encode([space.completed(pins)]), DesignPoints)
-    return Launch.of_run(run, space.framework)[0]
+    return Launch.of_run(run_of(space, **pins), space.framework)[0]
 
 
 def test_a_model_that_megatron_cannot_train_is_written_on_demand_alone():
@@ -246,8 +246,7 @@ def test_a_script_of_another_model_or_another_training_is_written_on_demand_alon
 @pytest.mark.parametrize(("vocabulary", "fits"), [(32_000, True), (3_000_000, False)])
 def test_a_loss_that_needs_more_memory_is_named_or_refused(vocabulary, fits):
     """Logits of three million entries do not fit on 80 GB with the loss of Megatron-LM."""
-    space = framework_space("llama3_8b", "megatron_core", {"tp": 1, "zero": 3, "recompute": "full"})
-    run = transformer_run(space, space.encode([space.completed({})]), DesignPoints)
+    run = run_of(framework_space("llama3_8b", "megatron_core", {"tp": 1, "zero": 3, "recompute": "full"}))
     run = replace(run, model=replace(run.model, vocab_size=vocabulary))
     [file] = launch_files(run, "megatron", "megatron_core")
     assert bool(file.content) == fits
@@ -270,7 +269,7 @@ def test_chips_get_files_of_software_that_runs_on_them(system, form, why):
 
 
 def test_what_a_framework_cannot_say_is_said_of_it():
-    [run, *_] = designs(Space.load("mixtral_8x22b_128_h100", {"imbalance": 1.2}))
+    run = run_of(Space.load("mixtral_8x22b_128_h100", {"imbalance": 1.2}))
     text, lost = megatron.script(Launch.of_run(run)[0])
     assert "imbalance=1.2" in lost
     assert "# Megatron-LM has no flag for: imbalance=1.2" in text
@@ -367,7 +366,7 @@ def test_a_file_keeps_the_framework_and_the_chips_that_priced_it(form, framework
     lost = ["maxtext has no setting for model: router_balance=global_aux_loss"] * (model == "qwen3_30b_a3b")
     assert (launch.framework, launch.world_size, [*file.notes, *notes]) == (framework, 64, lost)
     again = launch_space(launch, "h100_80g_dgx", "again")
-    one, other = (evaluate(own, own.encode([own.completed({})])).breakdown for own in (space, again))
+    one, other = (evaluate(same, same.encode([same.completed({})])).breakdown for same in (space, again))
     assert (one.step_time[0], one.peak_memory[0]) == (other.step_time[0], other.peak_memory[0])
 
 
@@ -436,7 +435,7 @@ def test_functions_of_a_module_are_read_and_not_run(tmp_path):
 
 
 def test_maxtext_has_the_numerics_of_a_model_and_reads_the_rest_as_base_yml_has_it(tmp_path):
-    [run, *_] = designs(framework_space("deepseek_v2_lite", "maxtext", {"tp": 1, "ep": 8}))
+    run = run_of(framework_space("deepseek_v2_lite", "maxtext", {"tp": 1, "ep": 8}))
     settings = yaml.safe_load(maxtext.script(Launch.of_run(run)[0])[0])
     assert [settings[key] for key in ("rope_type", "normalization_layer_epsilon")] == ["yarn", 1e-6]
     on_tpus = Launch.of(load_model("llama3_8b"), {"cp": 4, "cp_communication": "p2p", "zero": 3}, 256)
@@ -454,11 +453,11 @@ def test_real_programs_accept_what_is_written_for_them(program, form, tmp_path):
     """`MAXTEXT=checkout`, and a Python that has what the program needs: `MAXTEXT_PYTHON`."""
     if not os.environ.get(variable := program.upper()):
         pytest.skip(f"{variable} names no checkout")
-    launches = [own[1:] for own in PRICED if own[0] == form]
-    for place, (framework, model, pins) in enumerate(launches):
+    launches = [row for row in PRICED if row[0] == form]
+    for number, (_, framework, model, pins) in enumerate(launches):
         space = framework_space(model, framework, pins)
         [file] = artefacts(space, [space.completed({})], form)
-        (tmp_path / f"launch_{place}{launch_forms()[form].ending}").write_bytes(file.content)
+        (tmp_path / f"launch_{number}{launch_forms()[form].ending}").write_bytes(file.content)
     judge = ROOT / "tests/support/accepting_programs.py"
     python = os.environ.get(f"{variable}_PYTHON", sys.executable)
     command = [python, judge, program, os.environ[variable], *tmp_path.iterdir()]
@@ -599,8 +598,7 @@ def test_a_pattern_of_layers_decides_their_number(tmp_path):
 def test_attention_of_8_bits_comes_back_from_megatron_bridge(tmp_path):
     """Megatron-LM has no argument for it, and runs 16 bits instead; the peak of memory is the same."""
     pins = {"tp": 1, "zero": 3, "recompute": "full", "attention": "fused_fp8", "precision": "fp8_tensorwise"}
-    space = framework_space("llama3_8b", "megatron_core", {**pins, "cross_entropy": "native"})
-    run = transformer_run(space, space.encode([space.completed({})]), DesignPoints)
+    run = run_of(framework_space("llama3_8b", "megatron_core", {**pins, "cross_entropy": "native"}))
     [launch] = Launch.of_run(run)
     text, lost = nemo.script(launch)
     assert not [line for line in lost if "attention" in line]

@@ -25,7 +25,7 @@ def study(url):
 
 
 def running(processes):
-    """Whether some are not done."""
+    """True if some processes are not done."""
     return any(process.is_alive() for process in processes)
 
 

@@ -1,4 +1,4 @@
-"""What no design can beat: bounds that are stopped halfway, on spaces whose designs can all be listed."""
+"""Bounds that no design beats: stopped halfway, on spaces whose designs can all be listed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How far a study is from the exact front: on fronts known by hand, and from a command."""
+"""Distance of a study to the exact front: on fronts known by hand, and from a command."""
 
 import re
 

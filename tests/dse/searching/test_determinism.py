@@ -24,7 +24,7 @@ for number, line in enumerate(sys.stdin.read().splitlines()):
 
 
 def made(folder: Path, **environment: str) -> dict[str, bytes]:
-    """What the commands print and write in a folder, by name."""
+    """Content of the files that the commands print and write in a folder, by name."""
     folder.mkdir(parents=True)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], input=COMMANDS.format(f="files"), cwd=folder,
@@ -37,7 +37,7 @@ def made(folder: Path, **environment: str) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """What two processes make: other hashes, another folder, other threads, another time zone."""
+    """Files of two processes with different hashes, folders, threads and time zones."""
     base = tmp_path_factory.mktemp("determinism")
     one = made(base / "one", PYTHONHASHSEED="1", OPENBLAS_NUM_THREADS="1", TZ="UTC")
     other = made(base / "another" / "one", PYTHONHASHSEED="77", OPENBLAS_NUM_THREADS="2", TZ="Asia/Tokyo")

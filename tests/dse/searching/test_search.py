@@ -36,7 +36,7 @@ def test_budgets_dealt_out_in_parts_give_the_same_trials(space, url, sampler):
 
 
 def test_a_generation_is_bred_alike_from_the_one_before_alone(space, url, monkeypatch):
-    """What a genetic sampler is shown of a study is cut down to its needs now and then, or always."""
+    """A genetic sampler gets the trials that it needs, cut down from time to time, or always."""
     whole = Study.create(space, "whole", storage=url, sampler="nsga3")
     whole.run(150)
     monkeypatch.setattr("dse.searching.batches.history.MOST_TRIALS", 1)

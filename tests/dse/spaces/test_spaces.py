@@ -17,22 +17,22 @@ DUAL, SIXTEEN_BITS = ("dualpipe", "dualpipe_v"), ("bf16", "fp16")
 
 
 def whole(a: float, b: float) -> bool:
-    """Whether b goes into a."""
+    """True if b divides a."""
     return b > 0 and (a / b).is_integer()
 
 
 def cut_by(d, n):
-    """Whether so many ranks may exchange a rank's heads."""
+    """True if n ranks can exchange the heads of a rank."""
     return whole(d.heads / d.tp, n) and whole(d.groups / d.tp, n)
 
 
 def wide(d, n):
-    """Whether all widths are multiples of something."""
+    """True if all widths are multiples of n."""
     return whole(d.hidden / d.tp, n) and whole(d.ffn / d.tp, n) and whole(d.moe_ffn / d.etp, n)
 
 
 def told(d):
-    """Stages whose layers are told."""
+    """Stages whose number of layers is given."""
     return (d.first_stage_layers > 0) + (d.last_stage_layers > 0)
 
 
@@ -42,7 +42,7 @@ def left(d):
 
 
 def counted(d):
-    """What counts as a layer beside the layers."""
+    """Embedding and loss that count as layers."""
     return d.count_embedding + d.count_loss
 
 

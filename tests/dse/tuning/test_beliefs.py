@@ -1,4 +1,4 @@
-"""What runs say of other designs, which design is run next, and when runs end."""
+"""Beliefs about designs after runs of others, the choice of the next run, and the end of runs."""
 
 import math
 from dataclasses import replace

@@ -21,7 +21,7 @@ from dse.validation.comparison import ComparedRow
 from dse.validation.rows import expressed_row
 from dse.validation.summary import dataset_record, error_record, kendall_tau
 from dse.validation.table import COLUMNS, SHIPPED, MeasuredRow
-from tests.support.browser import browser, complaints, data_of, opened
+from tests.support.browser import complaints, data_of
 from tests.support.cases import cases
 from tests.support.commands import json_of, stderr_of, stdout_of
 from tests.validation_figures import KEPT, PAGE, PUBLIC, README, REPORT, SUMMARY, figures, report, rows_of, summary
@@ -395,16 +395,15 @@ def test_the_page_needs_nothing_else_and_shows_every_row(page, measured, tmp_pat
 
 @pytest.mark.parametrize(("width", "dark"), [(390, True), (1440, False)])
 @pytest.mark.slow
-def test_a_browser_shows_the_errors_of_every_data_set(page, measured, tmp_path, width, dark):
-    with browser(tmp_path / "profile", width=width, dark=dark) as driver:
-        opened(driver, page)
-        run = driver.execute_script
-        assert run("return document.querySelectorAll('.dot').length") >= sum(one.is_step for one in measured)
-        text = run("return document.querySelector('main').innerText")
-        assert {one.row.dataset for one in measured} <= {*text.split()}
-        assert run("return document.querySelectorAll('main a[href^=https]').length") > 3
-        assert run("return document.documentElement.scrollWidth") <= width
-        assert complaints(driver) == []
+def test_a_browser_shows_the_errors_of_every_data_set(page, measured, width, dark, browser):
+    driver = browser(page, width=width, dark=dark)
+    run = driver.execute_script
+    assert run("return document.querySelectorAll('.dot').length") >= sum(one.is_step for one in measured)
+    text = run("return document.querySelector('main').innerText")
+    assert {one.row.dataset for one in measured} <= {*text.split()}
+    assert run("return document.querySelectorAll('main a[href^=https]').length") > 3
+    assert run("return document.documentElement.scrollWidth") <= width
+    assert complaints(driver) == []
 
 
 def test_the_docs_name_every_column():

@@ -35,19 +35,13 @@ def test_a_bus_bandwidth_that_falls_with_the_job_is_one_latency():
     assert healthy == {f"{tier.name}_latency": tier.latency.item() for tier in system.network}
 
 
-def test_hardware_of_rows_ships():
+def test_names_of_hardware_stand_for_built_in_systems_and_nothing_is_guessed():
     assert {meaning["system"] for meaning in WORDS["hardware"].values()} <= {*system_names()}
-
-
-@pytest.mark.parametrize(("text", "name"), cases(__file__, "names_of_hardware_stand_for_shipped_systems"))
-def test_names_of_hardware_stand_for_shipped_systems(text, name):
-    assert machine_of(row_of(hw=text)).name == name
-
-
-@pytest.mark.parametrize("text", ["V100-PCIe-16GB", "A100-PCIe-40GB", "GH200 (900 W)", "an abacus", ""])
-def test_hardware_that_a_name_leaves_open_is_not_guessed(text):
-    with pytest.raises(NotExpressed, match="a system for"):
-        machine_of(row_of(hw=text))
+    for text, name in cases(__file__, "names_of_hardware_stand_for_shipped_systems"):
+        assert machine_of(row_of(hw=text)).name == name
+    for text in ("V100-PCIe-16GB", "A100-PCIe-40GB", "GH200 (900 W)", "an abacus", ""):
+        with pytest.raises(NotExpressed, match="a system for"):
+            machine_of(row_of(hw=text))
 
 
 def test_values_without_a_column_must_mean_what_a_design_without_it_does():
@@ -145,7 +139,7 @@ def test_rates_and_times_of_one_published_run_agree():
 
 
 def test_the_bus_bandwidth_of_a_collective_is_its_time():
-    """What a rank sends in a ring over the time that it takes; half as much in an all-gather."""
+    """Bytes that a rank sends in a ring over the time; half of them in an all-gather."""
     row = MeasuredRow(row_type="kernel_coll", dataset="x", op="all_reduce", msg_bytes=8e9, n_ranks=8)
     assert measured_kernel_time(replace(row, latency_us=70e3)) == pytest.approx(0.07)
     assert measured_kernel_time(replace(row, busbw_gbps=200)) == pytest.approx(2 * 7 / 8 * 8 / 200)
