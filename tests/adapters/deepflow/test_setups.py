@@ -241,15 +241,7 @@ def test_listed_values_are_swept_fastest_first(tmp_path):
     assert "step time" in said.out
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ("36:132:0", "first:last:step"),
-        ("1:1e9:1", "at most 5,000"),
-        ("x,y", "expected a number"),
-        ("-1,-2", "0 to 1e30"),
-    ],
-)
+@pytest.mark.parametrize(("values", "words"), cases(__file__, "WRONG_LISTS"))
 def test_wrong_lists_of_values_are_one_line(tmp_path, values, words):
     files = present_files(tmp_path, {}, GEMM)
     assert words in stderr_of("evaluate", *files, "--set", "num_devices_per_node=1", "--set", f"num_bundles={values}")

@@ -10,6 +10,7 @@ from costmodel import DseError, load_model
 from dse.adapters.maxtext.launch import keys_model, read_script, script
 from dse.launches.launch import Launch, read_launch
 from dse.registry import recognized
+from tests.support.cases import cases
 
 RUN = "python3 -m maxtext.trainers.pre_train.train maxtext/configs/base.yml"
 #: As the recipes of AI-Hypercomputer/tpu-recipes, training/ironwood: a batch of 256 on 64 chips of two devices each.
@@ -50,11 +51,7 @@ def test_a_command_with_two_slices_and_variables_of_its_caller(tmp_path):
     assert (launch.world_size, launch["shard_replicas"], launch["micro_batch_size"]) == (128, 2, 12)
 
 
-@pytest.mark.parametrize(("keys", "message"), [
-    ("model_name=llama2-7b ici_sequence_parallelism=4", "ici_sequence_parallelism 4: dse has no such axis"),
-    ("model_name=olmo3-7b", "model_name olmo3-7b: unknown"),
-    ("steps=5", "no key of MaxText's model or mesh"),
-])  # fmt: skip
+@pytest.mark.parametrize(("keys", "message"), cases(__file__, "REFUSED"))
 def test_settings_that_are_not_understood_are_refused(tmp_path, keys, message):
     with pytest.raises(DseError, match=message):
         read_script(written(tmp_path, f"{RUN} {keys}"), 8)
@@ -62,10 +59,7 @@ def test_settings_that_are_not_understood_are_refused(tmp_path, keys, message):
         read_script(written(tmp_path, f"python3 -m MaxText.train mine.yml {keys}"), 8)
 
 
-@pytest.mark.parametrize(("name", "model"), [
-    ("llama3.1-405b", "llama3_405b"), ("deepseek2-16b", "deepseek_v2_lite"), ("llama4-17b-16e", "llama_4_scout"),
-    ("gpt-oss-120b", "gpt_oss_120b"), ("qwen3-480b-a35b", "qwen3_coder_480b_a35b"), ("gemma4-26b", "gemma_4_26b_a4b"),
-])  # fmt: skip
+@pytest.mark.parametrize(("name", "model"), cases(__file__, "MODELS").items())
 def test_names_of_models(name, model):
     assert keys_model({"model_name": name}, name).num_parameters == load_model(model).num_parameters
 

@@ -11,7 +11,6 @@ import pytest
 from costmodel import DseError
 from dse.adapters.megatron import launch as megatron
 from dse.adapters.megatron.launch import DATA, training_command
-from dse.cli import main
 from tests.support.cases import cases
 from tests.support.commands import json_of, stderr_of, stdout_of
 
@@ -31,6 +30,12 @@ case $1 in *.sh) exec bash "$@";; *) exec "$@";; esac
 
 #: Idiom -> script, and the GPUs of the run.
 IDIOMS = cases(__file__, "IDIOMS")
+
+
+def read(folder, text, chips=None):
+    """The launch of a script, and notes."""
+    (folder / "train.sh").write_text(text)
+    return megatron.read_script(folder / "train.sh", chips)
 
 
 def bash_words(folder, script):
@@ -73,40 +78,32 @@ def test_scripts_are_read_as_bash_runs_them(idiom, tmp_path):
 
 @pytest.mark.parametrize("launcher", cases(__file__, "a_launcher_that_does_not_decide_the_gpus_asks_for_them"))
 def test_a_launcher_that_does_not_decide_the_gpus_asks_for_them(launcher, tmp_path):
-    (tmp_path / "train.sh").write_text(f"{launcher} pretrain_gpt.py {MODEL} {SIZES}\n")
+    text = f"{launcher} pretrain_gpt.py {MODEL} {SIZES}\n"
     with pytest.raises(DseError, match="does not decide the number of GPUs; name it with --gpus N") as caught:
-        megatron.read_script(tmp_path / "train.sh")
+        read(tmp_path, text)
     assert "\n" not in str(caught.value)
-    assert megatron.read_script(tmp_path / "train.sh", 64)[0].world_size == 64
+    assert read(tmp_path, text, 64)[0].world_size == 64
 
 
 @pytest.mark.parametrize(("text", "note"), cases(__file__, "a_condition_on_the_machine_is_named_with_both_values"))
 def test_a_condition_on_the_machine_is_named_with_both_values(text, note, tmp_path):
-    (tmp_path / "train.sh").write_text(
-        f"{text}\ntorchrun --nproc_per_node 8 --nnodes ${{N:-1}} pretrain_gpt.py "
-        f"--tensor-model-parallel-size $TP $F {MODEL} {SIZES}\n"
-    )
-    _, notes = megatron.read_script(tmp_path / "train.sh")
+    command = "torchrun --nproc_per_node 8 --nnodes ${N:-1} pretrain_gpt.py --tensor-model-parallel-size $TP $F"
+    _, notes = read(tmp_path, f"{text}\n{command} {MODEL} {SIZES}\n")
     assert note in notes
 
 
 def test_a_condition_that_decides_nothing_of_cost_is_not_named(tmp_path):
     """Most scripts load a checkpoint where there is one, and make folders."""
     text = '[ -d "$CKPT" ] || mkdir -p $CKPT\nif [ -f $CKPT/latest ]; then L="--load $CKPT"; fi\n'
-    (tmp_path / "train.sh").write_text(
-        f"{text}torchrun --nproc_per_node 8 pretrain_gpt.py --save x $L {MODEL} {SIZES}\n"
-    )
-    _, notes = megatron.read_script(tmp_path / "train.sh")
+    _, notes = read(tmp_path, f"{text}torchrun --nproc_per_node 8 pretrain_gpt.py --save x $L {MODEL} {SIZES}\n")
     assert not [note for note in notes if "depends" in note]
 
 
 @pytest.mark.parametrize(("text", "why"), cases(__file__, "what_is_not_followed_is_refused_in_one_line"))
 def test_what_is_not_followed_is_refused_in_one_line(text, why, tmp_path):
-    (tmp_path / "train.sh").write_text(
-        f"{text}\ntorchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size $TP $F {MODEL} {SIZES}\n"
-    )
+    command = "torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size $TP $F"
     with pytest.raises(DseError, match=why) as caught:
-        megatron.read_script(tmp_path / "train.sh")
+        read(tmp_path, f"{text}\n{command} {MODEL} {SIZES}\n")
     assert "\n" not in str(caught.value)
     assert str(caught.value).endswith("is exact: dse evaluate run.log") == ("DeepSpeed" not in why)
 
@@ -115,9 +112,8 @@ def test_the_output_of_bash_x_is_read_where_the_script_is_not(tmp_path):
     """It has the values that loops and `case` decide."""
     text = f"for TP in 1 2 4; do :; done\ncase 7b in 7b) N=2;; *) N=8;; esac\nA=({MODEL} --data-path 'a b' {SIZES})\n"
     text += 'torchrun --nproc_per_node 8 --nnodes $N pretrain_gpt.py --tensor-model-parallel-size $TP "${A[@]}"\n'
-    (tmp_path / "train.sh").write_text(text)
     with pytest.raises(DseError, match="line 1: `for` decides --tensor-model-parallel-size"):
-        megatron.read_script(tmp_path / "train.sh")
+        read(tmp_path, text)
     (tmp_path / "torchrun").write_text("#!/bin/bash\n")
     (tmp_path / "torchrun").chmod(0o755)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
@@ -134,17 +130,12 @@ def test_the_output_of_bash_x_is_read_where_the_script_is_not(tmp_path):
 @pytest.mark.parametrize(("flags", "attention"), cases(__file__, "attention_of_plain_pytorch_is_not_fused"))
 def test_attention_of_plain_pytorch_is_not_fused(flags, attention, tmp_path):
     """`local` builds DotProductAttention, whose scores are in memory."""
-    (tmp_path / "train.sh").write_text(f"torchrun pretrain_gpt.py {MODEL} {SIZES} {flags}\n")
-    assert megatron.read_script(tmp_path / "train.sh")[0]["attention"] == attention
+    assert read(tmp_path, f"torchrun pretrain_gpt.py {MODEL} {SIZES} {flags}\n")[0]["attention"] == attention
 
 
-@pytest.mark.parametrize(("tokenizer", "entries"), [
-    ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model meta-llama/Llama-3.1-8B", 128256),
-    ("--tokenizer-type GPT2BPETokenizer", 50257), ("--tokenizer-model $TOKENIZER", 51200),
-])  # fmt: skip
+@pytest.mark.parametrize(("tokenizer", "entries"), cases(__file__, "TOKENIZERS"))
 def test_a_vocabulary_that_is_not_stated_is_that_of_a_known_tokenizer(tmp_path, tokenizer, entries):
-    (tmp_path / "train.sh").write_text(f"torchrun pretrain_gpt.py {MODEL} {SIZES} {tokenizer}\n")
-    launch, notes = megatron.read_script(tmp_path / "train.sh")
+    launch, notes = read(tmp_path, f"torchrun pretrain_gpt.py {MODEL} {SIZES} {tokenizer}\n")
     assert launch.model.vocab_size == entries
     assert f"no vocabulary is stated: {entries:,} entries" in " ".join(notes)
 
@@ -158,13 +149,11 @@ def test_arguments_that_are_not_read_are_named_and_those_without_cost_are_not(tm
     ]  # fmt: skip
     silent = "--lr 1e-4 --data-path a b --log-interval 1 --save x --eval-iters 10 --tokenizer-type T --seed 1"
     words = " ".join(f"{name} position" for name in named)
-    (tmp_path / "train.sh").write_text(f"torchrun pretrain_gpt.py {MODEL} {SIZES} {silent} {words} $MORE\n")
-    _, notes = megatron.read_script(tmp_path / "train.sh")
+    _, notes = read(tmp_path, f"torchrun pretrain_gpt.py {MODEL} {SIZES} {silent} {words} $MORE\n")
     assert f"not read: {' '.join(named)}" in notes
     assert "no line of the script sets $MORE: read as empty" in notes
     text = f"torchrun pretrain_gpt.py {MODEL} {SIZES} {silent} --moe-token-drop-policy probs\n"  # the default
-    (tmp_path / "train.sh").write_text(text)
-    assert not [note for note in megatron.read_script(tmp_path / "train.sh")[1] if "not read" in note]
+    assert not [note for note in read(tmp_path, text)[1] if "not read" in note]
 
 
 @pytest.mark.skipif(not os.environ.get("MEGATRON_LM"), reason="MEGATRON_LM names no checkout of Megatron-LM")
@@ -228,13 +217,13 @@ def test_a_run_that_breaks_a_rule_is_refused_in_words(tmp_path, monkeypatch):
 
 
 def test_sequence_parallelism_is_kept_for_designs_with_tp(tmp_path):
-    (tmp_path / "a.sh").write_text(f"torchrun --nproc_per_node 8 pretrain_gpt.py {MODEL} {SIZES} --sequence-parallel\n")
-    assert megatron.read_script(tmp_path / "a.sh")[0]["sharding"] == "megatron_sp"
+    text = f"torchrun --nproc_per_node 8 pretrain_gpt.py {MODEL} {SIZES} --sequence-parallel\n"
+    assert read(tmp_path, text)[0]["sharding"] == "megatron_sp"
 
 
-def test_nodes_that_a_system_does_not_have_are_named(tmp_path, capsys):
+def test_nodes_that_a_system_does_not_have_are_named(tmp_path):
     program = f"pretrain_gpt.py {MODEL} {SIZES} --tensor-model-parallel-size 8"
     (tmp_path / "a.sh").write_text(f"torchrun --nproc_per_node 4 --nnodes 2 {program}\n")
     for changes, named in ([], True), (["--set", "node_size=4"], False):
-        assert main(["evaluate", str(tmp_path / "a.sh"), "--system", "h100_80g_dgx", *changes]) == 0
-        assert ("4 in the file, 8 on h100_80g_dgx; --set node_size=4" in capsys.readouterr().err) == named
+        told = stderr_of("evaluate", tmp_path / "a.sh", "--system", "h100_80g_dgx", *changes, code=0)
+        assert ("4 in the file, 8 on h100_80g_dgx; --set node_size=4" in told) == named

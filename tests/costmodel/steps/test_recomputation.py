@@ -16,6 +16,7 @@ from costmodel.steps.pipeline.stages import every_stage, pipeline_stages
 from costmodel.steps.stage_memory import fullest_stage
 from costmodel.training.blocks import MODULES
 from dse.adapters.simai.design_rows import design_workload
+from tests.support.cases import cases
 from tests.support.runs import ranks_of, run_of
 
 W = 2  # bytes of an element
@@ -245,12 +246,8 @@ def test_another_module_never_takes_less_time_or_more_memory(model):
     assert (full.peak_memory <= much.peak_memory * (1 + 1e-12)).all()
 
 
-COLUMNS = {
-    "gpt3_175b": {"core_attn", "layernorm", "mlp"},
-    "mixtral_8x7b": {"core_attn", "layernorm", "moe_act", "moe"},
-    "qwen3_30b_a3b": {"core_attn", "layernorm", "moe_act", "moe"},
-    "deepseek_v3": {"core_attn", "layernorm", "mla_up_proj", "moe_act", "mlp", "shared_experts", "moe"},
-}
+#: Modules that a model has.
+COLUMNS = cases(__file__, "COLUMNS")
 
 
 @pytest.mark.parametrize("model", COLUMNS)

@@ -227,28 +227,7 @@ def test_long_pipelines_by_their_beginning_and_end_are_those_run_in_full():
         np.testing.assert_allclose(found.makespan, ends.end.max(axis=1), rtol=1e-10)
 
 
-MISTAKES = [
-    ({"schedule": "zb_h3"}, "schedule: 'zb_h3' is not a value; did you mean 'zb_h"),
-    ({"schedule": "zb_v"}, "zb_v at pp=4 vpp=1 .* has two chunks per rank; vpp=2 would do"),
-    ({"schedule": "gpipe", "vpp": 2}, "gpipe at pp=4 vpp=2 .* has one chunk per rank; vpp=1 would do"),
-    ({"schedule": "dualpipe", "pp": 3}, "even pp and even gradient_accumulation_steps would do"),
-    ({"schedule": "dualpipe", "gradient_accumulation_steps": 6}, "of at least 2 pp would do"),
-    ({"vpp": 2, "gradient_accumulation_steps": 6}, "that pp divides, in groups of pp, would do"),
-    ({"vpp": 2, "group_size": 3}, "that pp divides, in groups of pp, would do"),
-    ({"vpp": 2, "group_size": 16}, "that pp divides, in groups of pp, would do"),
-    ({"pp": 0}, "pp: 0: expected a whole number from 1"),
-    ({"vpp": 1.5}, "vpp: 1.5: expected a whole number from 1"),
-    ({"group_size": 2.5}, "group_size: 2.5: expected a whole number from 0"),
-    ({"message_time": -1}, "message_time: -1: expected at least 0"),
-    ({"forward_time": np.nan}, "forward_time: expected finite numbers"),
-    ({"pp": [2, 4, 8], "vpp": [1, 1]}, "columns differ in length"),
-    ({"stage_scale": np.ones((3, 4))}, "stage_scale: shape .3, 4.: expected one row, or one for each of"),
-    ({"stage_scale": np.ones((1, 3))}, "a column for each of up to 4 ranks"),
-    ({"stage_scale": [1, 1, -1, 1]}, "stage_scale: expected finite numbers from 0"),
-]
-
-
-@pytest.mark.parametrize(("wrong", "message"), MISTAKES)
+@pytest.mark.parametrize(("wrong", "message"), cases(__file__, "MISTAKES"))
 def test_mistakes_are_told_in_one_line(wrong, message):
     given = {
         "schedule": "1f1b", "pp": 4, "gradient_accumulation_steps": 12, "forward_time": F,

@@ -196,13 +196,7 @@ def test_rows_of_every_layer_that_ships_are_of_known_kinds_and_features():
             assert features[kernel.makes] > 0
 
 
-@pytest.mark.parametrize(("fields", "message"), [
-    ({"num_experts": 8, "moe_ffn_hidden_size": 64}, "moe_topk: expected one, since there is num_experts"),
-    ({**EXPERTS, "moe_topk": 9}, "moe_topk: 9 of 8 experts"),
-    ({"attention": "mla"}, "kv_lora_rank: expected one, since there is attention: mla"),
-    ({"window": 2.5}, "window: expected a whole number from 0, got 2.5"),
-    ({"num_query_groups": 3}, "num_query_groups: 3 does not divide num_attention_heads, 4"),
-])  # fmt: skip
+@pytest.mark.parametrize(("fields", "message"), cases(__file__, "CONTRADICTIONS"))
 def test_fields_that_contradict_each_other_are_refused(fields, message):
     with pytest.raises(DseError, match=message):
         ModelShape(**SHAPE, **fields)
