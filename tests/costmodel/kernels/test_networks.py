@@ -1,4 +1,4 @@
-"""Networks: orders of ranks by brute force, tori against links that count bytes, and laws of tiers."""
+"""Networks: groups of ranks by brute force, tori against links that count bytes, and laws of tiers."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ from math import prod
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, DseError, LinkTier, load_model, load_system
+from costmodel import DesignPoints, DseError, LinkTier, LstmDesign, load_model, load_system
 from costmodel.formats import shipped
 from costmodel.kernels.collectives import RING, all_to_all, collective, held_ranks, send_recv, spans, subgroups_per_tier
 from costmodel.machine import slice_axes
 from costmodel.steps.micro_batch.exchanges import places_reached, two_hops
-from costmodel.training.ranks import RANK_ORDERS, Group
+from costmodel.training.ranks import ORDER, RANK_ORDERS, Group, Ranks
 from tests.support.cases import cases
 
 ONE = np.ones(1)
@@ -81,20 +81,39 @@ def test_groups_span_the_blocks_that_their_ranks_stand_in(order, grid):
                 assert found.blocks(edge * ONE) == len({rank // edge for rank in ranks}), (axes, edge)
 
 
-def test_stages_of_llama_3_stand_side_by_side():
-    """By hand, in nodes of 8 and pods of 64: tp 4, cp 2, pp 4, dp 8."""
-    network = [tier(8), tier(64), tier()]
-    by_hand = {
-        "tp_cp_ep_dp_pp": {"tp": (4, 1, 1), "cp": (2, 1, 1), "dp": (8, 8, 1), "pp": (4, 4, 4)},
-        "tp_cp_pp_dp": {"tp": (4, 1, 1), "cp": (2, 1, 1), "dp": (8, 8, 4), "pp": (4, 4, 1)},
-    }
-    for order, groups in by_hand.items():
-        design = DesignPoints.of(tp=4, cp=2, pp=4, dp=8, rank_order=order)
-        for axis, expected in groups.items():
-            parts = subgroups_per_tier(design.ranks.group(axis), network)[:-1]
-            assert tuple(part.item() for part in parts) == expected, (order, axis)
-    replicas = DesignPoints.of(tp=4, cp=2, pp=4, dp=8, rank_order="tp_cp_pp_dp").replicas
-    assert [part.item() for part in subgroups_per_tier(replicas, network)] == [16, 8, 4, 1]
+SIZES = {"tp": 2, "dp": 3, "pp": 5}
+
+
+def ranks(sizes: dict[str, int]) -> Ranks:
+    return Ranks({axis: np.array([float(size)]) for axis, size in sizes.items()})
+
+
+def test_groups_of_axes_apart_have_no_stride():
+    with pytest.raises(ValueError, match="expected neighbours in the order tp, dp, pp"):
+        ranks(SIZES).group("tp", "pp")
+
+
+def test_the_ends_of_an_axis_are_its_first_and_its_last_rank():
+    ends = ranks(SIZES).ends("pp")
+    assert (ends.size, ends.stride) == (2, 4 * SIZES["tp"] * SIZES["dp"])
+    assert ranks({**SIZES, "pp": 1}).ends("pp").size == 1
+
+
+def test_a_design_has_the_ranks_of_its_axes():
+    design = DesignPoints.of(tp=[2, 4], dp=[3, 1], pp=[5, 7])
+    assert [*design.ranks.sizes] == [*ORDER]
+    assert design.world_size.tolist() == [30, 28]
+    assert design.ranks.all.size.tolist() == [30, 28]
+    assert design.ranks.group("pp").stride.tolist() == [6, 4]
+
+
+def test_the_same_ranks_may_be_seen_in_two_ways():
+    """Cells split by rows and columns, and a softmax split by its inner dimension, on the same twelve."""
+    design = LstmDesign.of(dp=3, hidden_kind="rc", hidden_dim1=2, hidden_dim2=2, softmax_kind="cr", softmax_dim1=4)
+    cells, words = design.ranks(design.hidden), design.ranks(design.softmax)
+    assert cells.all.size == words.all.size == design.world_size == 12
+    assert (cells.group("rows", "dp").size, cells.group("rows", "dp").stride) == (6, 2)
+    assert (words.group("rows", "dp").size, words.group("rows", "dp").stride) == (3, 4)
 
 
 # Tori -------------------------------------------------------------------------------------------------------
