@@ -31,14 +31,6 @@ def test_the_change_log_of_a_release_is_short():
     assert all(len(release.splitlines()) <= 50 for release in releases)
 
 
-def test_the_change_log_counts_the_built_in_files():
-    log = (ROOT / "CHANGELOG.md").read_text()
-    found = re.search(r"(\d+) models, (\d+) systems, (\d+) frameworks and (\d+) search spaces are built in", log)
-    assert found
-    folders = ("models", "systems", "frameworks", "spaces")
-    assert [*map(int, found.groups())] == [len([*(ROOT / "search_spaces" / own).glob("*.yaml")]) for own in folders]
-
-
 def test_the_workflow_runs_the_script_of_continuous_integration():
     [job] = content(".github/workflows/ci.yml")["jobs"].values()
     assert job["steps"][-1]["run"] == ".ci/run"

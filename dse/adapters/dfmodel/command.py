@@ -9,7 +9,7 @@ from typing import Any
 
 from costmodel.rules.registry import profile_named
 from dse.adapters.dfmodel.report import Wanted, dfmodel_report, evaluated_file, figures, shortages
-from dse.cli.output import write_json, write_report
+from dse.cli.output import write_answer
 from dse.cli.terminal import say
 
 
@@ -19,10 +19,8 @@ def run(args: argparse.Namespace) -> int:
     report = evaluated_file(args.design, generation=profile_named(args.profile).version, wanted=wanted)
     for line in shortages(report.file.graph, report.setup, report.groups, report.evaluation):
         say(f"{args.design}: does not fit: {line}")
-    if args.format == "json":
-        write_json({"file": str(args.design), "profile": args.profile, **figures(report)}, args.output)
-    else:
-        write_report(lambda width: dfmodel_report(report), args.output)
+    record = {"file": str(args.design), "profile": args.profile, **figures(report)}
+    write_answer(args.format, record, lambda width: dfmodel_report(report), args.output)
     return 0
 
 

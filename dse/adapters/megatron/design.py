@@ -117,7 +117,7 @@ def _read_hybrid_pipeline(settings: Mapping[str, Any]) -> str:
 
 
 def _recomputation(launch: Launch) -> dict[str, Any]:
-    """Settings of recomputation."""
+    """Settings of recomputation, or of layers whose activations hosts hold, which Megatron Core does not combine."""
     word, layers = launch["recompute"], int(launch["recompute_layers"])
     if word == "full":
         method = launch["recompute_method"] if layers else "uniform"
@@ -125,7 +125,8 @@ def _recomputation(launch: Launch) -> dict[str, Any]:
         return {"recompute_granularity": "full", **settings}
     modules = [m.name for m in MODULES if launch[m.column] or (m.selective and word == "selective")]
     if not modules:
-        return {}
+        away = int(float(launch["offload_activations"]) * launch.model.num_layers + 1e-6) % int(launch.model.num_layers)
+        return {"cpu_offloading_num_layers": away} if away and launch["pp"] == 1 else {}
     return {"recompute_granularity": "selective", "recompute_modules": modules}
 
 
@@ -200,6 +201,8 @@ def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
     design |= _read_recomputation(settings) | _read_optimizer(settings)
     design |= _read_overlaps(settings, design)
     design |= _read_attention(settings) | read_peft(settings, MEGATRON)
+    if settings.get("cpu_offloading_num_layers") and settings.get("cpu_offloading", True):
+        design["offload_activations"] = settings["cpu_offloading_num_layers"] / model.num_layers
     if model.num_experts:
         design |= _read_experts(settings, design)
     else:
@@ -273,7 +276,7 @@ def _read_optimizer(settings: Mapping[str, Any]) -> dict[str, Any]:
     elif settings.get("use_torch_fsdp2"):
         columns["zero"] = 3
         columns["reshard_after_forward"] = bool(settings.get("torch_fsdp2_reshard_after_forward", True))
-    elif settings.get("use_distributed_optimizer"):
+    elif settings.get("use_distributed_optimizer") or settings.get("optimizer") == "dist_muon":
         columns["zero"] = 1
     if settings.get("num_distributed_optimizer_instances", 1) != 1:
         columns["shard_replicas"] = int(settings["num_distributed_optimizer_instances"])

@@ -16,7 +16,7 @@ from typing import Any, Final
 from costmodel.errors import DseError
 from costmodel.formats.input_files import data_beside, dump, parse
 from dse.adapters.megatron.design import MEGATRON, launch_of, settings_of
-from dse.adapters.megatron.launch import LISTS, NUMBERS, ON, SHARES, WORDS
+from dse.adapters.megatron.launch import DATA, LISTS, NUMBERS, ON, SHARES, WORDS
 from dse.adapters.megatron.model import pattern
 from dse.launches.adapters import ADAPTER_PLACEHOLDERS, LORA_COLUMNS, peft_section
 from dse.launches.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text, with_line
@@ -28,18 +28,9 @@ _TORCHRUN: Final = re.compile(r"^#.*\btorchrun --nnodes (\d{1,7}) --nproc-per-no
 NAMES: Final = data_beside(__file__)
 #: Setting -> section and key, where they are not `model` and its own name.
 PLACES: Final[Mapping[str, tuple[str, str]]] = {name: tuple(address) for name, address in NAMES["places"].items()}
-_FORMATS: Final = MEGATRON.runs["precision"].words
-_GATHERED: Final = {"fp8_param_gather": True}  # as all recipes of 8 bits have it
-_DELAYED: Final = {"fp8_recipe": "delayed", **_GATHERED}
 #: Recipe of `mixed_precision` -> settings; it overrides settings of `ddp`.
 RECIPES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "bf16_mixed": _FORMATS["bf16"],
-    "fp16_mixed": {**_FORMATS["fp16"], "grad_reduce_in_bf16": True},
-    "bf16_with_fp8_current_scaling_mixed": {**_FORMATS["fp8_tensorwise"], **_GATHERED},
-    "bf16_with_fp8_delayed_scaling_mixed": {**_FORMATS["fp8_tensorwise"], **_DELAYED},
-    "bf16_with_fp8_subchannel_scaling_mixed": {**_FORMATS["fp8_blockwise"], **_GATHERED},
-    "bf16_with_mxfp8_mixed": {**_FORMATS["mxfp8"], **_GATHERED},
-    "bf16_with_nvfp4_mixed": _FORMATS["nvfp4"],
+    name: {**MEGATRON.runs["precision"].words[word], **others} for name, (word, others) in NAMES["recipes"].items()
 }
 #: Setting -> key of the model where attention is not latent.
 PLAIN_YARN: Final = NAMES["plain_yarn"]
@@ -108,6 +99,8 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         model["moe_layer_freq"] = pattern(left.pop("moe_layer_freq"))
     if left.pop("no_rope_fusion", False):
         model["apply_rope_fusion"] = False
+    if "cpu_offloading_num_layers" in left:
+        model["cpu_offloading"] = True
     chunks = left.get("hybrid_layer_pattern", "").count("|") + 1
     stages, several = left["pipeline_model_parallel_size"], "num_virtual_stages_per_pipeline_rank" in left
     if left.pop("overlap_p2p_comm", True) and stages > 1 and (several or chunks > stages or "layout" in str(left)):
@@ -189,19 +182,29 @@ def _of_nemo_1(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _settings(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Settings of a configuration, and keys of the model that are not read."""
+    """Settings of a configuration, and keys that may change the cost and are not read."""
     names = {at: name for name, at in PLACES.items()} | {("model", key): name for name, key in PLAIN_YARN.items()}
     settings: dict[str, Any] = {"max_position_embeddings": None, "group_query_attention": True}
     unread: list[str] = []
-    for section in ("model", "train", "ddp", "optimizer", "dist", "tokenizer"):
+    for section in ("model", "train", "ddp", "optimizer", "dist", "tokenizer", "comm_overlap"):
         part = content.get(section) or {}
         for key, value in part.items() if isinstance(part, dict) else ():
             name = names.get((section, key), key)
             if name in _KNOWN and value is not None:
                 settings[name] = _read_value(name, value)
-            elif section == "model" and key not in _OTHERWISE and value not in (None, False):
+            elif value in (None, False) or key in _OTHERWISE or str(value) in DATA["not_read"].get(key, ()):
+                continue
+            elif section == "model" or key in DATA["not_read"]:
                 unread.append(f"{section}.{key}")
-    return {**settings, **_renamed(content)}, unread
+    settings |= _renamed(content)
+    return settings | _overlaps(content.get("comm_overlap") or {}, settings), unread
+
+
+def _overlaps(asked: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that a section `comm_overlap` replaces when a run is set up (training/comm_overlap.py)."""
+    usual = {**NAMES["overlaps"], "overlap_p2p_comm": "num_virtual_stages_per_pipeline_rank" in settings}
+    usual |= NAMES["sharded_overlaps"] if settings.get("use_distributed_optimizer") else {}
+    return {**usual, **{name: asked[name] for name in usual if asked.get(name) is not None}} if asked else {}
 
 
 #: Keys of the model that are read under another name, or decide nothing of a step's cost.
@@ -222,6 +225,8 @@ def _read_value(name: str, value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer():
             raise DseError(f"{name}: {value!r}: expected a whole number")
         return int(value)
+    if name == "pipeline_model_parallel_layout" and isinstance(value, list):
+        return "|".join("".join(NAMES["layout"].get(word, word) for word in chunk) for chunk in value)
     if name == "window_size":
         return ",".join(str(item) for item in value) if isinstance(value, list) else str(value)
     return value
@@ -239,7 +244,7 @@ def _renamed(content: Mapping[str, Any]) -> dict[str, Any]:
     settings["squared_relu"] = "squared_relu" in str(model.get("activation_func"))
     shared = model.get("share_embeddings_and_output_weights", True)
     settings["untie_embeddings_and_output_weights"] = not shared
-    settings["overlap_p2p_comm"] = bool(model.get("overlap_p2p_comm"))
+    settings |= {name: bool(model.get(name)) for name in ("overlap_p2p_comm", "cpu_offloading")}
     padded = model.get("should_pad_vocab")
     settings["make_vocab_size_divisible_by"] = model.get("make_vocab_size_divisible_by", 128) if padded else 1
     precision = content.get("mixed_precision", "bf16_mixed")

@@ -26,7 +26,7 @@ from dse.adapters.simai.files.aicb import GPUS, REQUIRED, VPP, WorkloadFile, end
 from dse.adapters.simai.files.busbw import load_busbw
 from dse.adapters.simai.time import Overlap, SimaiReport, missing, price
 from dse.adapters.simai.workload_rows import COLLECTIVES, GROUPS, StepRows
-from dse.cli.output import write_content, write_json, write_report
+from dse.cli.output import write_answer, write_content
 from dse.cli.terminal import say
 from dse.output import percent
 from dse.registry import workload_kinds
@@ -252,10 +252,8 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "csv":
         table = endtoend_csv(cost.report, args.design.stem, revision=cost.revision)
         write_content([table.encode()], args.format, args.output)
-    elif args.format == "json":
-        write_json(cost.to_json(), args.output)
     else:
-        write_report(lambda width: simai_report(cost.report, cost.revision), args.output)
+        write_answer(args.format, cost.to_json(), lambda width: simai_report(cost.report, cost.revision), args.output)
     return 0
 
 

@@ -184,10 +184,8 @@ _SHARED = ("names", "sections", "layout")
 
 def _table(entries: Sequence[FloatArray | BoolArray | float], points: int) -> FloatArray:
     """(points, entries) array of scalars and (points,) arrays."""
-    table = np.empty((points, len(entries)))
-    for index, entry in enumerate(entries):
-        table[:, index] = entry
-    return table
+    _, *columns = np.broadcast_arrays(np.zeros(points), *entries)
+    return np.stack(columns, axis=1).astype(np.float64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 from costmodel.errors import DseError
 from dse.adapters.xla.report.cost_record import USUAL_SYSTEM, ModuleCost, hlo_report, program_page
-from dse.cli.output import write_content, write_json, write_report
+from dse.cli.output import write_answer, write_content
 from dse.cli.terminal import say
 
 
@@ -25,13 +25,11 @@ def run(args: argparse.Namespace) -> int:
     cost = ModuleCost.of(args.design, args.barriers, args.system)
     if cost.system and not args.system:
         say(f"{args.design}: no --system, so evaluated on {USUAL_SYSTEM}")
-    if args.format == "json":
-        write_json(cost.record(), args.output)
-    elif args.format == "html":
+    if args.format == "html":
         if not cost.system:
             raise DseError(f"{args.design}: runs no kernels, so there is no page; leave out -o")
         write_content([program_page(cost).encode()], args.format, args.output)
     else:
         record = cost.record()
-        write_report(lambda width: hlo_report(record, width), args.output)
+        write_answer(args.format, record, lambda width: hlo_report(record, width), args.output)
     return 0
