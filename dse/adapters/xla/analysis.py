@@ -10,11 +10,11 @@ from costmodel.errors import DseError
 from dse.adapters.xla.buffers.eager_order import eager_order
 from dse.adapters.xla.buffers.liveness import Liveness, aliased_outputs, liveness
 from dse.adapters.xla.buffers.reserved_memory import Reserved, needed, reserved
-from dse.adapters.xla.text.module import Computation, Instruction, Module, connected, normalised
+from dse.adapters.xla.text.module import Computation, Instruction, Module, normalised, reach
 from dse.adapters.xla.training.data_flow import Flow, flow
 from dse.adapters.xla.training.messages import Collective, collectives, mesh_axes
 from dse.adapters.xla.training.provenance import Phase, Provenance, TrainingState, phases, training_state
-from dse.adapters.xla.work.cost_analysis import Access, Work, WorkOfInstructions, access
+from dse.adapters.xla.work.cost_analysis import Access, Work, access, work_of
 from dse.adapters.xla.work.kernel_graph import HloGraph, graph, trip_counts
 
 
@@ -23,7 +23,6 @@ class Analysis:
 
     def __init__(self, module: Module) -> None:
         self.module = module
-        self._workload = WorkOfInstructions()
 
     @cached_property
     def graph(self) -> HloGraph:
@@ -42,7 +41,8 @@ class Analysis:
     @cached_property
     def work(self) -> list[Work]:
         """Work of one run of each kernel, besides matrix products."""
-        return [self._workload.of(kernel.instruction) for kernel in self.graph.kernels]
+        bodies: dict[Computation, Work] = {}
+        return [work_of(kernel.instruction, bodies) for kernel in self.graph.kernels]
 
     @cached_property
     def access(self) -> list[Access]:
@@ -117,7 +117,7 @@ class Analysis:
         for kernel_number, message in self.collectives.items():
             loops = [loop for loop in self.graph.kernels[kernel_number].around if loop.opcode == "while"]
             ticks = trips[loops[-1]] if loops and message.purpose == "pipeline parallel" else None
-            waits = max(map(len, connected(message.groups)), default=1) - 1
+            waits = reach(message.groups) - 1
             if message.name == "collective-permute" and ticks and ticks > waits:
                 pipelines[loops[-1]] = ticks, max(waits, pipelines.get(loops[-1], (0, 0))[1])
         return pipelines
@@ -130,9 +130,8 @@ class Analysis:
         """
         header = [self.module.attributes.get(key, "1") for key in ("replica_count", "num_partitions")]
         counted = prod(int(number) for number in header if number.isdecimal())
-        instructions = list(self.module.instructions)
-        written = {instruction.attributes.get("replica_groups", "") for instruction in instructions}
-        written |= {instruction.attributes.get("source_target_pairs", "") for instruction in instructions}
+        keys = ("replica_groups", "source_target_pairs")
+        written = {instruction.attributes.get(key) for instruction in self.module.instructions for key in keys}
         try:
             lists = [normalised(text) for text in written if text]
         except (ValueError, IndexError, ZeroDivisionError):

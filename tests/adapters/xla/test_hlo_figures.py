@@ -9,7 +9,7 @@ import pytest
 
 from costmodel import DseError
 from dse.adapters.xla import hlo
-from dse.adapters.xla.work.cost_analysis import Access, Work, WorkOfInstructions, access
+from dse.adapters.xla.work.cost_analysis import Access, Work, access, work_of
 from tests.support.cases import cases
 from tests.support.hlo_texts import (
     GOLDEN,
@@ -39,7 +39,7 @@ def test_work_and_traffic_by_the_rules_of_xla(written):
     )
     root = hlo.parse(program(body, before=SUM), "text").entry.root
     flops, transcendentals, read, moved = RULES[written]
-    assert WorkOfInstructions().of(root) == Work(flops, transcendentals)
+    assert work_of(root, {}) == Work(flops, transcendentals)
     assert access(root) == Access(read, moved)
 
 

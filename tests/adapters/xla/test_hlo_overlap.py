@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from costmodel import load_system
@@ -25,11 +24,11 @@ def timed(text: str, **times: float) -> tuple[float, dict[str, float]]:
     analysis = analysed(text)
     graph = analysis.barrier_graph
     names = [kernel.name.rpartition("/")[2] for kernel in graph.kernels]
-    given = np.array([[times.get(name, 0.0) for name in names]])
+    given = [times.get(name, 0.0) for name in names]
     order = streams(analysis, graph)
-    exposed = order.exposed(given)[0]
-    kernels = sum(given[0, place] for place in range(len(names)) if place not in order.messages)
-    return kernels + exposed.sum(), {names[place]: exposed[place] for place in order.messages}
+    exposed = order.exposed(given)
+    kernels = sum(given[place] for place in range(len(names)) if place not in order.messages)
+    return kernels + sum(exposed), {names[place]: exposed[place] for place in order.messages}
 
 
 def test_a_message_hides_behind_kernels_that_do_not_wait_for_it():

@@ -23,6 +23,7 @@ from dse.adapters.xla.text.module import (
     parts,
     reached,
     shaped,
+    users_of,
     viewed,
 )
 
@@ -153,16 +154,11 @@ class _Schedule:
 
 def _with_names(computation: Computation, order: list[Instruction]) -> list[Instruction]:
     """The order with parameters, constants and views, each as soon as its operands are available."""
-    running = set(order)
-    after: dict[Instruction, list[Instruction]] = {}
-    missing: dict[Instruction, int] = {}
-    for instruction in computation.instructions:
-        missing[instruction] = len(set(instruction.operands))
-        for operand in set(instruction.operands):
-            after.setdefault(operand, []).append(instruction)
+    running, users = set(order), users_of(computation)
+    missing = {instruction: len(set(instruction.operands)) for instruction in computation.instructions}
 
     def available(placed: Instruction) -> Iterator[Instruction]:
-        for follower in after.get(placed, ()):
+        for follower in users[placed]:
             missing[follower] -= 1
             if not missing[follower] and follower not in running:
                 yield follower

@@ -7,7 +7,7 @@ in the memory of one of its operands.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import accumulate, pairwise
@@ -28,12 +28,14 @@ from dse.adapters.xla.text.module import (
     Instruction,
     Module,
     Shape,
+    array_count,
     arrays_of,
     parts,
     reached,
     repeated_instructions,
     replaced,
     shaped,
+    users_of,
     viewed,
 )
 
@@ -63,7 +65,7 @@ def overwritten(instruction: Instruction) -> InPlace:
     elif opcode == "all-reduce":
         in_place = {position: position for position in range(len(instruction.operands))}
     elif (opcode == "collective-permute" and len(instruction.operands) == 4) or opcode == "ragged-all-to-all":
-        in_place = {0: _first_read(instruction, 1)}
+        in_place = {0: array_count(instruction.operands[:1])}
     return in_place | written_aliases(instruction)
 
 
@@ -76,27 +78,20 @@ def written_aliases(instruction: Instruction) -> InPlace:
     for written, operand, _ in ALIAS.findall(instruction.attributes.get("output_to_operand_aliasing", "")):
         if int(operand) >= len(instruction.operands):
             raise DseError(f"{instruction.name}: output_to_operand_aliasing: there is no operand {operand}")
-        path = re.findall(r"\d+", written)
-        aliases[int(path[0]) if path else 0] = _first_read(instruction, int(operand))
+        first = _path(written)[:1] or (0,)
+        aliases[first[0]] = array_count(instruction.operands[: int(operand)])
     return aliases
-
-
-def _first_read(instruction: Instruction, operand: int) -> int:
-    """Place among the read arrays of an operand's first."""
-    return sum(1 for before in instruction.operands[:operand] for _ in before.shape.leaves())
 
 
 def _fusion_updates(body: Computation) -> InPlace:
     """Outputs of a fusion that update one of its parameters in place."""
     roots = body.root.operands if body.root.opcode == "tuple" else (body.root,)
-    updates = {}
-    for output, root in enumerate(roots):
-        updated = _updated(root)
-        if updated is not None and updated.opcode == "parameter":
-            parameters = body.parameters
-            before = parameters[: int(updated.argument)]
-            updates[output] = sum(1 for operand in before for _ in operand.shape.leaves())
-    return updates
+    updated = ((output, _updated(root)) for output, root in enumerate(roots))
+    return {
+        output: array_count(body.parameters[: int(array.argument)])
+        for output, array in updated
+        if array is not None and array.opcode == "parameter"
+    }
 
 
 def _updated(root: Instruction) -> Instruction | None:
@@ -135,28 +130,19 @@ def may_share(operand: Instruction, user: Instruction, output: int) -> bool:
 def _fusion_may_share(fusion: Instruction, number: int) -> bool:
     """True if every use of a fusion's parameter passes it element by element to the root."""
     body, kind = fusion.called[0], fusion.attributes.get("kind", "")
-    users = _users(body)
+    users = users_of(body)
     parameter = body.parameters[number]
     if kind == "kOutput" and body.root.opcode == "add":
-        return users.get(parameter) == [body.root] and any(
-            operand.opcode in ("dot", "convolution") for operand in body.root.operands
-        )
+        operands = body.root.operands
+        added = users[parameter].keys() == {body.root} and operands.count(parameter) == 1
+        return added and any(operand.opcode in ("dot", "convolution") for operand in operands)
     if kind not in ("kLoop", "kInput"):
         return False
-    every = reached([parameter], lambda source: users.get(source, ()))
+    every = reached([parameter], users.__getitem__)
     return all(
         instruction is parameter or instruction.opcode == "tuple" or instruction.opcode in ELEMENTWISE
         for instruction in every
     )
-
-
-def _users(body: Computation) -> Mapping[Instruction, list[Instruction]]:
-    """Instruction -> those that read it, once for each time."""
-    users: dict[Instruction, list[Instruction]] = {}
-    for instruction in body.instructions:
-        for operand in instruction.operands:
-            users.setdefault(operand, []).append(instruction)
-    return users
 
 
 _TILE: Final = re.compile(r"T((?:\([\d,*]+\))+)")
@@ -222,11 +208,6 @@ class Buffer:
         """Bytes of the largest array. [B]"""
         return max(array.bytes for array in self.arrays)
 
-    @property
-    def start(self) -> int:
-        """When the first is made. [-]"""
-        return self.arrays[0].start
-
     def intervals(self) -> list[tuple[int, int]]:
         """When it holds something that is read later, both ends included, with time between them. [-]"""
         intervals: list[tuple[int, int]] = []
@@ -236,14 +217,6 @@ class Buffer:
             else:
                 intervals.append((array.start, array.end))
         return intervals
-
-
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """Most memory that temporary arrays take at once, in one order of the instructions."""
-
-    bytes: int  #: [B]
-    kernel: str  #: that runs then
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -265,11 +238,11 @@ class Liveness:
         live: FloatArray = np.cumsum(taken)
         return live
 
-    def peak(self) -> Peak:
-        """The largest of `live_bytes`, and the kernel that runs then."""
+    def peak(self) -> tuple[int, str]:
+        """The largest of `live_bytes` [B], and the kernel that runs then."""
         live = self.live_bytes()
         at = int(live.argmax())
-        return Peak(int(live[at]), next((name for name in self.ran[at:] if name), ""))
+        return int(live[at]), next((name for name in self.ran[at:] if name), "")
 
 
 def liveness(module: Module, order: Order) -> Liveness:
@@ -279,10 +252,9 @@ def liveness(module: Module, order: Order) -> Liveness:
     parameters = [run.made(parameter.shape, parameter, given=True) for parameter in entry.parameters]
     root = run.run(entry, parameters, "")
     aliased = _tie(run, module, parameters, root)
-    for parameter in parameters:
-        for leaf in arrays_of(parameter):
-            if leaf not in aliased:
-                run.arrays[leaf].end = len(run.ran)
+    for array in arrays_of(tuple(parameters)):
+        if array not in aliased:
+            run.arrays[array].end = len(run.ran)
     homes = {run.home(number) for number, array in enumerate(run.arrays) if array.given}
     others = ((number for number in set(touched) if run.home(number) not in homes) for touched in run.touched)
     largest = max((sum(run.arrays[number].bytes for number in numbers) for numbers in others), default=0)
@@ -490,15 +462,13 @@ class _Run:
         elements = instruction.shape.elements
         if opcode == "recv" or len(elements) < 2 or not operands:
             return self.made(instruction.shape, instruction)
-        read: Tree = tuple(operands) if elements[0].is_tuple else operands[0]
         if opcode == "copy":
-            read, source = self.made(elements[0], instruction), operands[0]
-            return (read, source, *(self.made(element, instruction) for element in elements[2:]))
-        if opcode == "async" and instruction.called:
-            given = self.run(instruction.called[0], operands, path)
+            first, second = self.made(elements[0], instruction), operands[0]
         else:
-            given = self.made(elements[1], instruction)
-        return (read, given, *(self.made(element, instruction) for element in elements[2:]))
+            first = tuple(operands) if elements[0].is_tuple else operands[0]
+            runs = opcode == "async" and instruction.called
+            second = self.run(instruction.called[0], operands, path) if runs else self.made(elements[1], instruction)
+        return (first, second, *(self.made(element, instruction) for element in elements[2:]))
 
     def finished(self, instruction: Instruction, opcode: str, part: str, state: Tree) -> Tree:
         """The last half of an asynchronous pair."""
@@ -508,5 +478,5 @@ class _Run:
         picked: Tree = whole[0] if opcode == "copy" else whole[min(1, len(whole) - 1)]
         if opcode in ("recv", "send"):
             picked = (whole[0], whole[-1]) if opcode == "recv" else whole[-1]
-        counts = sum(1 for _ in arrays_of(picked)), sum(1 for _ in instruction.shape.leaves())
-        return picked if counts[0] == counts[1] else self.made(instruction.shape, instruction)
+        conforms = sum(1 for _ in arrays_of(picked)) == array_count([instruction])
+        return picked if conforms else self.made(instruction.shape, instruction)

@@ -41,8 +41,8 @@ def needed(liveness: Liveness) -> Reserved:
     """Memory that a program takes in an order, where only required overwrites happen."""
     arguments = sum(buffer.bytes for buffer in liveness.buffers if buffer.is_parameter)
     results = sum(b.bytes for b in liveness.buffers if b.is_output and not (b.is_parameter or b.is_constant))
-    peak = liveness.peak()
-    return Reserved(arguments, results, max(peak.bytes - results, 0), peak.kernel)
+    most, kernel = liveness.peak()
+    return Reserved(arguments, results, max(most - results, 0), kernel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +107,13 @@ def reserved(liveness: Liveness, *, tpu_kernels: int = 0) -> Reserved:
     chunks = [chunk for chunk in _chunks(heap) if chunk.bytes]
     by_size = sorted(chunks, key=lambda chunk: (-chunk.bytes, -chunk.span, chunk.taken[0]))
     by_life = sorted(chunks, key=lambda chunk: (-chunk.span, -chunk.bytes, chunk.taken[0]))
-    temporaries, peak = _height(by_life), liveness.peak()
+    temporaries, (_, peak) = _height(by_life), liveness.peak()
     if not tpu_kernels:
-        return Reserved(arguments, results, min(temporaries, _height(by_size)), peak.kernel)
+        return Reserved(arguments, results, min(temporaries, _height(by_size)), peak)
     kernels = tpu_kernels if temporaries else 0
     least, most = (int(share * temporaries) for share in TPU_HEAP)
     most += MOST_CODE * max(kernels, 1)
-    return Reserved(arguments, results, temporaries + CODE_BYTES * kernels, peak.kernel, least, most)
+    return Reserved(arguments, results, temporaries + CODE_BYTES * kernels, peak, least, most)
 
 
 def _placed(buffer: Buffer, places: list[_Place]) -> bool:

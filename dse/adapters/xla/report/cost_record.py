@@ -7,6 +7,7 @@ The page shows where the time goes, the kernels, the messages by purpose, and th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -192,14 +193,12 @@ class ModuleCost:
         size = int(np.ravel(held_ranks(self.system.network)[-1])[0]) if self.system else 0  # devices of the machine
         if self.system and size < self.program.devices:
             notes.append(f"{self.system.name} has {counted(size, 'device')}, too few for this program")
-        opaque: dict[str, int] = {}
+        opaque = Counter[str]()
         for kernel in self.analysis.graph.kernels:
             if kernel.kind == "custom-call" and not is_known(kernel.instruction):
-                name = custom_call_target(kernel.instruction) or "unnamed"
-                opaque[name] = opaque.get(name, 0) + kernel.count
-        calls = {name: counted(count, "call") for name, count in opaque.items()}
-        notes += [f"{count} of {name}: evaluated by its arrays alone" for name, count in calls.items()]
-        return notes
+                opaque[custom_call_target(kernel.instruction) or "unnamed"] += kernel.count
+        calls = [f"{counted(count, 'call')} of {name}" for name, count in opaque.items()]
+        return notes + [f"{call}: evaluated by its arrays alone" for call in calls]
 
     def memory(self) -> dict[str, Any]:
         """Memory of one device, and with a system its capacity."""
@@ -277,9 +276,9 @@ class ModuleCost:
 
     def collectives(self) -> list[dict[str, Any]]:
         """Messages by kind and groups of devices, the largest first."""
-        places: dict[int, int] = {id(collective): number for number, collective in self.analysis.collectives.items()}
-        kernels, rows = self.analysis.graph.kernels, []
-        for name, members in collectives_by_group(self.analysis).items():
+        rows = []
+        for name, places in collectives_by_group(self.analysis).items():
+            members = [(self.analysis.graph.kernels[place], self.analysis.collectives[place]) for place in places]
             placed = members[0][1].placement
             rows.append({
                 "name": name,
@@ -287,10 +286,10 @@ class ModuleCost:
                 "size": placed.size,
                 "stride": placed.stride,
                 "reducers": sorted({collective.reducer for _, collective in members if collective.reducer}),
-                "count": sum(count for count, _ in members),
-                "at_least": any(kernels[places[id(collective)]].uncounted for _, collective in members),
-                "payload_bytes": sum(count * collective.payload_bytes for count, collective in members),
-                "time_s": float(sum(self.times[places[id(collective)]] for _, collective in members)),
+                "count": sum(kernel.count for kernel, _ in members),
+                "at_least": any(kernel.uncounted for kernel, _ in members),
+                "payload_bytes": sum(kernel.count * collective.payload_bytes for kernel, collective in members),
+                "time_s": float(sum(self.times[place] for place in places)),
             })  # fmt: skip
         return sorted(rows, key=lambda row: -row["payload_bytes"])
 

@@ -6,7 +6,7 @@ wait for its result. A loop with messages has both streams inside one trip."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,7 @@ from costmodel.steps.breakdown import Breakdown
 from dse.adapters.xla.analysis import Analysis
 from dse.adapters.xla.steps.program import AXIS_OF, Program, ProgramCost, program_cost, program_step
 from dse.adapters.xla.text.module import Instruction, parts
-from dse.adapters.xla.work.kernel_graph import HloGraph
+from dse.adapters.xla.work.kernel_graph import HloGraph, HloKernel
 
 
 @dataclass(slots=True, eq=False)
@@ -50,14 +50,14 @@ class Streams:
     waiting: frozenset[int]  #: messages that block all kernels after them in the order, also non-readers
     as_written: bool  #: a message starts no earlier than the kernels before it
 
-    def exposed(self, times: FloatArray) -> FloatArray:
-        """Time of each message in which no kernel runs, (points, kernels); 0 for kernels. [s]
+    def exposed(self, times: Sequence[float]) -> list[float]:
+        """Time of each message in which no kernel runs; 0 for kernels. [s]
 
-        `times` are those of all runs of each kernel and message, (points, kernels). [s]
+        `times` are those of all runs of each kernel and message. [s]
         """
-        exposed = np.zeros(times.shape)
-        _Clock(self, times, exposed).run(self.whole)
-        return exposed
+        clock = _Clock(self, times, [0.0] * len(times))
+        clock.run(self.whole)
+        return clock.exposed
 
 
 def streams(analysis: Analysis, graph: HloGraph) -> Streams:
@@ -69,16 +69,18 @@ def streams(analysis: Analysis, graph: HloGraph) -> Streams:
     before one that does.
     """
     messages = frozenset(analysis.collectives)
-    kernels = ((number, graph.kernels[number]) for number in messages)
-    words = (
-        (number, parts(one.instruction.opcode)[1], {parts(op.opcode) for op in one.around}) for number, one in kernels
-    )
-    split = frozenset(number for number, word, around in words if word == "start" or ("async", "start") in around)
+    split = frozenset(number for number in messages if _is_split(graph.kernels[number]))
     as_written = analysis.module.is_scheduled and bool(split)
     whole = _loop_bodies(graph, messages)
     for body in _nested(whole):
         body.order = list(range(len(body.nodes))) if as_written else _early_messages(body, messages)
     return Streams(whole, messages, messages - split if as_written else frozenset(), as_written)
+
+
+def _is_split(message: HloKernel) -> bool:
+    """True if the text starts a message, and waits for it elsewhere."""
+    opcodes = (message.instruction.opcode, *(caller.opcode for caller in message.around))
+    return parts(opcodes[0])[1] == "start" or "async-start" in opcodes
 
 
 def _nested(body: LoopBody) -> list[LoopBody]:
@@ -90,17 +92,16 @@ def _loop_bodies(graph: HloGraph, messages: frozenset[int]) -> LoopBody:
     """Kernels by the loops around them, and the dependencies among those of a loop."""
     whole = LoopBody()
     ways: list[list[tuple[LoopBody, int]]] = []  # kernel -> its node in each body around it
-    open_loops: list[tuple[tuple[Instruction, ...], LoopBody]] = []
+    bodies: dict[tuple[Instruction, ...], LoopBody] = {}  # by what runs them
     for index, kernel in enumerate(graph.kernels):
-        outer = kernel.around
-        loops = [outer[: depth + 1] for depth, instruction in enumerate(outer) if instruction.opcode == "while"]
-        shared = sum(1 for loop, (known, _) in zip(loops, open_loops, strict=False) if loop == known)
-        del open_loops[shared:]
-        for loop in loops[shared:]:
-            inner = LoopBody()
-            (open_loops[-1][1] if open_loops else whole).add(inner)
-            open_loops.append((loop, inner))
-        around = [whole, *(body for _, body in open_loops)]
+        around = [whole]
+        for depth, instruction in enumerate(kernel.around):
+            if instruction.opcode == "while":
+                loop = kernel.around[: depth + 1]
+                if loop not in bodies:
+                    bodies[loop] = LoopBody()
+                    around[-1].add(bodies[loop])
+                around.append(bodies[loop])
         around[-1].add(index)
         ways.append([(body, len(body.nodes) - 1) for body in around])
         for body in around:
@@ -125,7 +126,7 @@ def _early_messages(body: LoopBody, messages: frozenset[int]) -> list[int]:
     missing = [len(before) for before in body.before]
     ready = [node for node, count in enumerate(missing) if not count and not sends[node]]
     queue = [node for node, is_message in enumerate(sends) if is_message]
-    placed = [False] * len(body.nodes)
+    placed = set[int]()
     order: list[int] = []
     sent = waited = 0
 
@@ -136,70 +137,62 @@ def _early_messages(body: LoopBody, messages: frozenset[int]) -> list[int]:
                 heapq.heappush(ready, follower)
 
     while len(order) < len(body.nodes):
-        while sent < len(queue) and all(placed[before] for before in body.before[queue[sent]]):
-            placed[queue[sent]] = True
-            order.append(queue[sent])
-            sent += 1
-        if ready:
+        if sent < len(queue) and placed.issuperset(body.before[queue[sent]]):
+            node, sent = queue[sent], sent + 1
+        elif ready:
             node = heapq.heappop(ready)
-            placed[node] = True
-            order.append(node)
             finished(node)
-        elif waited < sent:
+        else:
             finished(queue[waited])
             waited += 1
+            continue
+        placed.add(node)
+        order.append(node)
     return order
 
 
 @dataclass(slots=True)
 class _Clock:
-    """Times nodes in their order, all machines at once; every array has shape (points,). [s]"""
+    """Times nodes in their order. [s]"""
 
     streams: Streams
-    times: FloatArray
-    exposed: FloatArray
+    times: Sequence[float]
+    exposed: list[float]
 
-    def run(self, body: LoopBody) -> FloatArray:
+    def run(self, body: LoopBody) -> float:
         """Time of a body; adds up the exposed time of its messages. [s]"""
-        kernels = messages = np.zeros(len(self.times))  # until when each stream is taken
-        done: dict[int, FloatArray] = {}
-        running: list[tuple[FloatArray, int]] = []
+        kernels = messages = 0.0  # until when each stream is taken
+        done: dict[int, float] = {}
+        running: list[tuple[float, int]] = []
         for number in body.order:
             node = body.nodes[number]
-            ready = np.zeros(len(self.times))
-            for before in body.before[number]:
-                ready = np.maximum(ready, done[before])
+            ready = max((done[before] for before in body.before[number]), default=0.0)
             if isinstance(node, LoopBody):
-                kernels = self._wait(kernels, np.maximum(ready, messages) if node.sends else ready, running)
+                kernels = self._wait(kernels, max(ready, messages) if node.sends else ready, running)
                 kernels = done[number] = kernels + self.run(node)
                 messages = kernels if node.sends else messages
             elif node in self.streams.messages:
-                start = np.maximum(ready, messages)
-                start = np.maximum(start, kernels) if self.streams.as_written else start
-                done[number] = messages = start + self.times[:, node]
+                start = max(ready, messages, kernels if self.streams.as_written else 0.0)
+                done[number] = messages = start + self.times[node]
                 running.append((start, node))
                 if node in self.streams.waiting:
                     kernels = self._wait(kernels, messages, running)
             else:
-                kernels = done[number] = self._wait(kernels, ready, running) + self.times[:, node]
+                kernels = done[number] = self._wait(kernels, ready, running) + self.times[node]
         return self._wait(kernels, messages, running)
 
-    def _wait(self, kernels: FloatArray, until: FloatArray, running: list[tuple[FloatArray, int]]) -> FloatArray:
+    def _wait(self, kernels: float, until: float, running: list[tuple[float, int]]) -> float:
         """Kernels wait for messages, which are exposed while they do; when they go on."""
-        until = np.maximum(kernels, until)
-        open_still = []
+        until = max(kernels, until)
         for start, node in running:
-            end = start + self.times[:, node]
-            self.exposed[:, node] += np.maximum(np.minimum(end, until) - np.maximum(start, kernels), 0.0)
-            if (end > until).any():
-                open_still.append((start, node))
-        running[:] = open_still
+            self.exposed[node] += max(min(start + self.times[node], until) - max(start, kernels), 0.0)
+        running[:] = [(start, node) for start, node in running if start + self.times[node] > until]
         return until
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramTimes:
-    """A step with as much overlap as a machine allows, and without; every array has shape (points,)."""
+    """A step with as much overlap as a machine allows, and without; every array has shape (1,)."""
 
     breakdown: Breakdown  #: one kernel or message after the other
     cost: ProgramCost  #: of each kernel
@@ -215,12 +208,6 @@ class ProgramTimes:
         """Model FLOPs utilization of the step with overlap. [-]"""
         return self.breakdown.mfu * (self.breakdown.step_time / self.step)
 
-    @property
-    def energy(self) -> FloatArray:
-        """Energy of the step with overlap, for which chips idle less long. [J]"""
-        saved = 1 - self.step / self.breakdown.step_time
-        return self.breakdown.energy_per_step - saved * self.breakdown.idle_energy
-
 
 def program_times(analysis: Analysis, program: Program, graph: HloGraph, system: System) -> ProgramTimes:
     """Times of a step where messages run during kernels that do not wait for them.
@@ -230,7 +217,7 @@ def program_times(analysis: Analysis, program: Program, graph: HloGraph, system:
     """
     order, cost = streams(analysis, graph), program_cost(program, system)
     breakdown = program_step(program, system)
-    exposed = order.exposed(cost.time)
+    exposed = np.array([order.exposed(cost.time[0].tolist())])
     kernels = total(cost.time[:, [index for index, kernel in enumerate(program.kernels) if kernel.message is None]])
     zero = np.zeros(len(cost.time))
     by_name, slowed = dict[str, FloatArray](), zero
@@ -251,7 +238,7 @@ def program_times(analysis: Analysis, program: Program, graph: HloGraph, system:
         kernels=kernels,
         exposed=by_name,
         slowed=slowed,
-        longest_path=zero + graph.longest_path(list(cost.time.T), np.maximum),
+        longest_path=zero + graph.longest_path(cost.time[0].tolist()),
         as_written=order.as_written,
     )
 

@@ -6,10 +6,10 @@ Kernels go through tilings and rooflines, messages over the links of their group
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from math import nan, prod
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self, get_args
 
 import numpy as np
 
@@ -32,9 +32,7 @@ from dse.adapters.xla.work.kernel_graph import HloKernel
 from dse.adapters.xla.work.matrix_products import Product
 
 MessageKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
-MESSAGE_KINDS: Final[tuple[MessageKind, ...]] = (
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv",
-)  # fmt: skip
+MESSAGE_KINDS: Final[tuple[MessageKind, ...]] = get_args(MessageKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +167,8 @@ def program_data(program: Program) -> dict[str, Any]:
 
 
 def _row(kernel: ProgramKernel) -> list[Any]:
-    products = [[p.batch, p.m, p.n, p.k, p.element_bytes, p.output_bytes] for p in kernel.products]
-    sent = kernel.message
-    message = [sent.kind, sent.message_bytes, sent.group_size, sent.stride, sent.purpose] if sent else []
+    products = [list(astuple(product)) for product in kernel.products]
+    message = list(astuple(kernel.message)) if kernel.message else []
     return [kernel.kind, kernel.phase, kernel.count, kernel.bytes_moved, kernel.flops, products, message]
 
 
@@ -199,8 +196,7 @@ def _kernel(row: Any, number: int) -> ProgramKernel:
     if not isinstance(row, list) or len(row) != 7 or not all(isinstance(part, list) for part in row[5:]):
         raise ValueError(f"row {number}: expected {_ROW}")
     kind, phase, *numbers, products, message = row
-    if phase not in PHASES:
-        raise ValueError(f"row {number}: {phase!r} is not a phase{suggestion(str(phase), PHASES)}")
+    _word(phase, PHASES, "phase", number)
     count, moved, flops = _numbers(numbers, 3, number)
     dense = tuple(Dense(*_numbers(product, 6, number)) for product in products)
     return ProgramKernel(f"{kind}.{number}", str(kind), phase, count, moved, flops, dense, _message(message, number))
@@ -209,13 +205,16 @@ def _kernel(row: Any, number: int) -> ProgramKernel:
 def _message(written: list[Any], number: int) -> Message | None:
     if not written:
         return None
-    if written[0] not in MESSAGE_KINDS:
-        raise ValueError(f"row {number}: {written[0]!r} is not a message{suggestion(str(written[0]), MESSAGE_KINDS)}")
-    purpose = written[4] if len(written) == 5 else None
-    if purpose not in PURPOSES:
-        raise ValueError(f"row {number}: {purpose!r} is not a purpose{suggestion(str(purpose), PURPOSES)}")
+    kind = _word(written[0], MESSAGE_KINDS, "message", number)
+    purpose = _word(written[4] if len(written) == 5 else None, PURPOSES, "purpose", number)
     size, devices, stride = _numbers(written[1:4], 3, number)
-    return Message(written[0], size, devices, stride, purpose)
+    return Message(kind, size, devices, stride, purpose)
+
+
+def _word(written: Any, words: Sequence[str], what: str, row: int) -> Any:
+    if written not in words:
+        raise ValueError(f"row {row}: {written!r} is not a {what}{suggestion(str(written), words)}")
+    return written
 
 
 def _numbers(written: Any, count: int, row: int) -> list[float]:

@@ -13,7 +13,7 @@ from typing import Final
 from dse.adapters.xla.analysis import Analysis
 from dse.adapters.xla.buffers.liveness import aliased_outputs
 from dse.adapters.xla.summary.training_figures import Figures, model_figures, training_figures
-from dse.adapters.xla.training.messages import Collective
+from dse.adapters.xla.text.module import Groups, placement
 from dse.adapters.xla.training.provenance import global_dims, numbers, part
 from dse.adapters.xla.work.cost_analysis import POINTER_BYTES, Access, CostAnalysis, Work
 from dse.adapters.xla.work.kernel_graph import HloKernel
@@ -129,17 +129,13 @@ def gemm_figures(analysis: Analysis) -> Figures:
         sizes = [count * p.operands[index].bytes for count, p, _ in products if index < len(p.operands)]
         figures_of_products[f"gemm.bytes_{operand}"] = sum(sizes)
     figures_of_products["gemm.bytes_out"] = sum(count * product.output.bytes for count, product, _ in products)
-    phases: dict[str, tuple[int, int]] = {}
-    shapes: dict[str, tuple[int, int]] = {}
-    for count, p, phase in products:
-        shape = f"b{p.batch}_m{p.m}_n{p.n}_k{p.k}_beta{int(p.beta)}"
-        for table, key in ((phases, phase), (shapes, shape)):
-            ops, flops = table.get(key, (0, 0))
-            table[key] = ops + count, flops + count * p.flops
-    figures_of_products |= {f"gemm.phase.{key}": f"{ops} ops {flops} flops" for key, (ops, flops) in phases.items()}
-    return figures_of_products | {
-        f"gemm.shape.{key}": f"{ops} ops {flops} flops" for key, (ops, flops) in shapes.items()
-    }
+    phases = [(f"phase.{phase}", count, p) for count, p, phase in products]
+    shapes = [(f"shape.b{p.batch}_m{p.m}_n{p.n}_k{p.k}_beta{int(p.beta)}", count, p) for count, p, _ in products]
+    sums: dict[str, tuple[int, int]] = {}
+    for key, count, p in (*phases, *shapes):
+        ops, flops = sums.get(key, (0, 0))
+        sums[key] = ops + count, flops + count * p.flops
+    return figures_of_products | {f"gemm.{key}": f"{ops} ops {flops} flops" for key, (ops, flops) in sums.items()}
 
 
 def toy_machine_figures(analysis: Analysis) -> Figures:
@@ -163,7 +159,8 @@ def collective_figures(analysis: Analysis) -> Figures:
     figures_of_collectives: Figures = {
         "collective.count": sum(kernels[number].count for number in analysis.collectives)
     }
-    for name, members in collectives_by_group(analysis).items():
+    for name, places in collectives_by_group(analysis).items():
+        members = [(kernels[place].count, analysis.collectives[place]) for place in places]
         groups = members[0][1].groups
         written = ",".join(f"[{','.join(map(str, group))}]" for group in groups)
         figures_of_collectives |= {
@@ -180,32 +177,30 @@ def collective_figures(analysis: Analysis) -> Figures:
     return figures_of_collectives
 
 
-def collectives_by_group(analysis: Analysis) -> dict[str, list[tuple[int, Collective]]]:
-    """Collectives with their counts, by kind and groups: ``all-reduce.2x8`` is 2 groups of 8.
+def collectives_by_group(analysis: Analysis) -> dict[str, list[int]]:
+    """Places of collectives among the kernels, by kind and groups: ``all-reduce.2x8`` is 2 groups of 8.
 
     Other groups of the same number and size are distinguished by a further number: ``all-reduce.2x8.2``.
     """
-    by_group: dict[tuple[str, object], list[tuple[int, Collective]]] = {}
+    by_group: dict[tuple[str, Groups], list[int]] = {}
     for number, collective in analysis.collectives.items():
-        key = (collective.name, collective.groups)
-        by_group.setdefault(key, []).append((analysis.graph.kernels[number].count, collective))
-    named: dict[str, list[tuple[int, Collective]]] = {}
-    for members in by_group.values():
-        first = members[0][1]
-        name = f"{first.name}.{first.placement.groups}x{first.placement.size}"
+        by_group.setdefault((collective.name, collective.groups), []).append(number)
+    named: dict[str, list[int]] = {}
+    for (kind, groups), places in by_group.items():
+        name = f"{kind}.{len(groups)}x{placement(groups).size}"
         again = sum(other == name or other.startswith(name + ".") for other in named)
-        named[f"{name}.{again + 1}" if again else name] = members
+        named[f"{name}.{again + 1}" if again else name] = places
     return named
 
 
 def memory_figures(analysis: Analysis) -> Figures:
     """Peaks of temporary memory; each belongs to the order of the kernels that it names."""
-    text = analysis.as_written.peak()
+    most, kernel = analysis.as_written.peak()
     return {
-        "memory.text_order_peak_temp_bytes": text.bytes,
-        "memory.text_order_peak_at": text.kernel,
+        "memory.text_order_peak_temp_bytes": most,
+        "memory.text_order_peak_at": kernel,
         "memory.largest_kernel_working_set_bytes": analysis.as_written.largest_kernel_bytes,
-        "memory.eager_dW_order_peak_temp_bytes": analysis.freed_early.peak().bytes,
+        "memory.eager_dW_order_peak_temp_bytes": analysis.freed_early.peak()[0],
     }
 
 

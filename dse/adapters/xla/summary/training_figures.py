@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from itertools import groupby
 from math import prod
@@ -27,9 +27,10 @@ from dse.adapters.xla.training.data_flow import (
     behind,
     collected,
     elementwise,
+    handed_on,
     hands_on,
+    is_constant,
     multiplies,
-    number_of,
     passes_on,
     summed,
 )
@@ -214,7 +215,7 @@ class OptimizerRules:
     def _of(self, weight: Instruction) -> str | None:
         """The method by which one weight is updated."""
         kept = self.state.companions[weight]
-        steps_to_weight = self._leading(weight)
+        steps_to_weight = self.provenance.led[weight]
         alike = all(kept_per_element(state, weight) for state in kept)
         if any(map(multiplies, steps_to_weight)):
             return "muon" if len(kept) == 1 and alike else None
@@ -244,10 +245,6 @@ class OptimizerRules:
             for source in pair if after.get(source, 0) and not rooted.get(source, 0) and not collected(source)
         ]  # fmt: skip
 
-    def _leading(self, weight: Instruction) -> set[FlowStep]:
-        """Steps between the gradient of a weight and its new value."""
-        return self.provenance.led[self.provenance.weights[weight]]
-
     @cached_property
     def held_back(self) -> bool:
         """True if a state decides whether weights change at all in a step."""
@@ -267,26 +264,29 @@ class OptimizerRules:
             return False
         after = self.provenance.flow.after(squares, again=False)
         return any(
-            after.get(source, 0) and collected(source) for step in self._leading(weight) for source in step.reads
+            after.get(source, 0) and collected(source) for step in self.provenance.led[weight] for source in step.reads
         )
 
     def _is_linear(self, weight: Instruction) -> bool:
         """True if an update is a linear combination of the weight, its gradients and states."""
         gradients = self.provenance.gradients
-        ends = {None, weight, *self.state.companions[weight], *gradients}
+        ends = {weight, *self.state.companions[weight], *gradients}
 
         def is_open(source: Source) -> TypeGuard[FlowStep]:
             return isinstance(source, FlowStep) and source not in gradients and not collected(source)
 
         terms = reached([self.state.updates[weight]], lambda source: summed(source) if is_open(source) else ())
-        return all(self._scales(term) if is_open(term) else term in ends or collected(term) for term in terms)
+        return all(
+            self._scales(term) if is_open(term) else term in ends or is_constant(term) or collected(term)
+            for term in terms
+        )
 
     @staticmethod
     def _scales(step: FlowStep) -> bool:
         """True if an operation is a sum, or a product with numbers."""
         if step.opcode not in LINEAR and not passes_on(step):
             return False
-        arrays = [not (behind(source) is None or collected(source)) for source in step.reads]
+        arrays = [not (is_constant(behind(source)) or collected(source)) for source in step.reads]
         if step.opcode == "divide":
             return not arrays[1]
         return step.opcode != "multiply" or sum(arrays) < 2
@@ -302,8 +302,11 @@ class OptimizerRules:
 
     def _is_zero(self, step: FlowStep) -> bool:
         """True if an operation multiplies by zero, as a weight decay that is switched off does."""
-        given = self.provenance.flow.given
-        return any(number_of(operand, given) in ("0", "-0") for operand in step.instruction.operands)
+        factors = filter(None, map(behind, step.reads))
+        return any(
+            isinstance(factor, Instruction) and factor.opcode == "constant" and factor.argument in ("0", "-0")
+            for factor in factors
+        )
 
     def _added_to_moments(self, step: FlowStep, steps: set[FlowStep]) -> bool:
         """True if the first value that a decayed weight is added to depends on moments."""
@@ -424,23 +427,22 @@ class _Sums:
             return self._through_pipeline
         path = self._accumulating[-1]
         runs = {kernel.count for kernel in self.analysis.graph.kernels if kernel.name.rpartition("/")[0] + "/" == path}
-        outer = {kernel.count for kernel in self.analysis.graph.kernels if "/" not in kernel.name}
         unknown = any(note.startswith(f"{path[:-1]}: trip count") for note in self.analysis.graph.notes)
-        return 0 if unknown or len(runs) != 1 or outer - {1} else runs.pop()
+        return 0 if unknown or len(runs) != 1 else runs.pop()
 
     def _adds_up(self, carried: FlowStep) -> bool:
         """True if a loop adds gradients to every element of an array."""
         if carried not in self.provenance.leading:
             return False
-        terms, waiting = set[Source](), [carried.reads[1]]
-        while waiting:
-            source = behind(waiting.pop())
-            if isinstance(source, FlowStep) and source not in terms:
-                if source.opcode == "add" or source.opcode in _ACROSS:
-                    waiting += source.reads
-                else:
-                    waiting += source.reads[1:] if source.opcode == "select" else (added_to(source),)
-            terms.add(source)
+
+        def before(source: Source) -> Iterable[Source]:
+            if not isinstance(source, FlowStep):
+                return ()
+            if source.opcode == "add" or source.opcode in _ACROSS:
+                return map(behind, source.reads)
+            return map(behind, source.reads[1:] if source.opcode == "select" else (added_to(source),))
+
+        terms = set(reached([behind(carried.reads[1])], before))
         return carried in terms and len(terms) > 2
 
     def _independent(self, body: tuple[str, ...], carried: list[FlowStep]) -> bool:
@@ -454,13 +456,12 @@ class _Sums:
     @cached_property
     def unrolled(self) -> bool:
         """True if the gradient of every weight is a sum of terms that share no product."""
-        products = [step for step in self.flow.steps if multiplies(step)]
-        below = self.flow.after({step: 1 << bit for bit, step in enumerate(products)}, again=False)
         terms: dict[int, list[int]] = {}
         for step, weights in self.provenance.gradients.items():
+            products = self.provenance.after_products.get(step, 0)
             for weight in self.provenance.weights.values():
-                if weights >> weight & 1 and below.get(step, 0):
-                    terms.setdefault(weight, []).append(below[step])
+                if weights >> weight & 1 and products:
+                    terms.setdefault(weight, []).append(products)
         apart = (reduce(int.__or__, sets).bit_count() == sum(map(int.bit_count, sets)) for sets in terms.values())
         return bool(terms) and all(len(sets) > 1 for sets in terms.values()) and all(apart)
 
@@ -501,6 +502,6 @@ class _Sums:
         def before(step: Source) -> Sequence[Source]:
             if not isinstance(step, FlowStep) or step.shape.size <= 1 or own(step):
                 return ()
-            return provenance.handed_on(step) if elementwise(step) or hands_on(step) else ()
+            return handed_on(step) if elementwise(step) or hands_on(step) else ()
 
         return reduce(int.__or__, map(own, reached([source], before)), 0)

@@ -72,10 +72,9 @@ class Shape:
     @property
     def minor_to_major(self) -> tuple[int, ...]:
         """Dimensions in memory, the fastest first; the last is the fastest where the text does not say."""
-        written = re.findall(r"\d+", self.layout.partition(":")[0])
-        order = tuple(map(int, written))
-        rank = len(self.dims)
-        return order if len(order) == rank else tuple(reversed(range(rank)))
+        order = tuple(_numbers(self.layout.partition(":")[0]))
+        usual = tuple(reversed(range(len(self.dims))))
+        return order if set(order) == set(usual) and len(order) == len(usual) else usual
 
     @property
     def is_tuple(self) -> bool:
@@ -192,17 +191,17 @@ def control_predecessors(instruction: Instruction) -> list[str]:
     return re.findall(r"[\w.\-]+", instruction.attributes.get("control-predecessors", ""))
 
 
+_OP_NAME: Final = re.compile(r'op_name="((?:[^"\\]|\\.)*+)', re.DOTALL)
+
+
 def op_name(metadata: str) -> str:
     """The name in ``{op_name="..." ...}``.
 
     >>> op_name('{op_type="dot" op_name="jit(f)/dot" source_line=3}')
     'jit(f)/dot'
     """
-    _, separator, rest = metadata.partition('op_name="')
-    end = 0
-    while separator and end < len(rest) and rest[end] != '"':
-        end += 2 if rest[end] == "\\" else 1
-    return rest[:end]
+    name = _OP_NAME.search(metadata)
+    return name[1] if name else ""
 
 
 def custom_call_target(instruction: Instruction) -> str:
@@ -281,6 +280,22 @@ def reached(starts: Iterable[Node], following: Callable[[Node], Iterable[Node]])
 def shaped(shape: Shape, arrays: Iterator[Any]) -> Any:
     """A value in the form of a shape, tuples of its arrays in order."""
     return tuple(shaped(element, arrays) for element in shape.elements) if shape.is_tuple else next(arrays)
+
+
+def users_of(computation: Computation) -> Mapping[Instruction, dict[Instruction, list[int]]]:
+    """Instruction -> those that read it, each with the places of it among the operands."""
+    users: dict[Instruction, dict[Instruction, list[int]]] = {
+        instruction: {} for instruction in computation.instructions
+    }
+    for instruction in computation.instructions:
+        for place, operand in enumerate(instruction.operands):
+            users[operand].setdefault(instruction, []).append(place)
+    return users
+
+
+def array_count(instructions: Iterable[Instruction]) -> int:
+    """Number of arrays that some instructions give. [-]"""
+    return sum(1 for instruction in instructions for _ in instruction.shape.leaves())
 
 
 def arrays_of(value: Any) -> Iterator[Any]:
@@ -461,3 +476,8 @@ def connected(groups: Iterable[Sequence[int]]) -> list[frozenset[int]]:
         joined = frozenset(group).union(*(other for other in merged if not other.isdisjoint(group)))
         merged = [other for other in merged if other.isdisjoint(group)] + [joined]
     return merged
+
+
+def reach(groups: Iterable[Sequence[int]]) -> int:
+    """Most devices that groups connect. [-]"""
+    return max(map(len, connected(groups)), default=1)

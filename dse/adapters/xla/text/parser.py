@@ -70,11 +70,9 @@ def partition_problem(module: Module) -> str | None:
 
 def _is_split(instruction: Instruction) -> bool:
     sharding = instruction.attributes.get("sharding", "")
-    for match in _SPLIT.finditer(sharding):
-        tiles = [int(number) for number in match[1].split(",") if number]
-        if any(tile > 1 for tile in tiles[: len(tiles) - sharding.count("last_tile_dim_replicate")]):
-            return True
-    return False
+    copies = sharding.count("last_tile_dim_replicate")
+    rows = (re.findall(r"\d+", written) for written in _SPLIT.findall(sharding))
+    return any(int(tile) > 1 for tiles in rows for tile in tiles[: len(tiles) - copies])
 
 
 #: Most elements of an array, far more than any memory has; and most brackets within each other.
@@ -231,23 +229,21 @@ def problem(instruction: Instruction) -> str | None:
     if opcode == "conditional":
         if len(called) != len(operands) - 1:
             return f"{len(called)} branches for {len(operands) - 1} operands"
-        pairs = zip(called, operands[1:], strict=True)
-        return next(
-            (p for branch, operand in pairs if (p := _passing_problem(branch.name, branch.parameters, [operand]))), None
-        )
-    if opcode in ("fusion", "call", "async-start", "while"):
-        problems = [_passing_problem(computation.name, computation.parameters, operands) for computation in called]
-        return next((problem for problem in problems if problem), None)
-    return None
+        passed = [_passing_problem(*pair) for pair in zip(called, zip(operands[1:]), strict=True)]
+    elif opcode in ("fusion", "call", "async-start", "while"):
+        passed = [_passing_problem(computation, operands) for computation in called]
+    else:
+        return None
+    return next(filter(None, passed), None)
 
 
-def _passing_problem(name: str, parameters: Sequence[Instruction], operands: Sequence[Instruction]) -> str | None:
+def _passing_problem(called: Computation, operands: Sequence[Instruction]) -> str | None:
     """The mismatch of the arguments of a call and the parameters of its computation; None where they match."""
-    if len(parameters) != len(operands):
-        return f"{name} takes {len(parameters)} operands, got {len(operands)}"
-    for parameter, operand in zip(parameters, operands, strict=True):
+    if len(called.parameters) != len(operands):
+        return f"{called.name} takes {len(called.parameters)} operands, got {len(operands)}"
+    for parameter, operand in zip(called.parameters, operands, strict=True):
         if parameter.shape != operand.shape:
-            return f"{name} takes {parameter.shape} for {parameter.name}, got {operand.shape}"
+            return f"{called.name} takes {parameter.shape} for {parameter.name}, got {operand.shape}"
     return None
 
 

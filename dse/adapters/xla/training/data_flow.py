@@ -17,6 +17,7 @@ from typing import Final, TypeAlias, TypeVar, cast
 from dse.adapters.xla.text.module import (
     ARITHMETIC,
     TRANSCENDENTAL,
+    VIEWS,
     Computation,
     Instruction,
     Module,
@@ -36,9 +37,7 @@ from dse.adapters.xla.work.matrix_products import is_product
 CARRIED, CHOSEN = "carried", "chosen"
 #: Instructions that give a separate array for each operand.
 _ONE_BY_ONE: Final = frozenset(("all-reduce", "all-gather", "reduce-scatter", "collective-permute"))
-#: Instructions that hand on tuples as they are.
-_WHOLE: Final = frozenset(("add-dependency", "bitcast", "copy", "domain", "opt-barrier"))
-_NOTHING: Final = frozenset(("after-all", "constant", "iota"))
+_NOTHING: Final = frozenset(("after-all", "iota"))
 #: Instructions whose result has the values of their operand, converted or in another layout.
 SAME_VALUES: Final = frozenset(("bitcast", "broadcast", "convert", "copy", "reshape", "transpose"))
 
@@ -62,7 +61,7 @@ class FlowStep:
         return [source for source in self.reads if isinstance(source, FlowStep)]
 
 
-#: A step, a parameter of the program, or None for constants and the like.
+#: A step, a parameter of the program or a constant, or None for other values that no kernel makes.
 Source: TypeAlias = "FlowStep | Instruction | None"
 #: Steps, parameters, or both.
 AnySource = TypeVar("AnySource", bound=Source)
@@ -96,7 +95,6 @@ class Flow:
 
     steps: Sequence[FlowStep]
     root: Sequence[Source]
-    given: Mapping[Instruction, Instruction]  #: parameter of a fusion -> operand of the fusion
 
     def after(self, marks: Mapping[AnySource, int], *, again: bool = True) -> dict[Source, int]:
         """Marks, as bits, on everything that depends on the marked steps and parameters, and on themselves.
@@ -123,12 +121,7 @@ def flow(module: Module, graph: HloGraph) -> Flow:
     walk = _Walk(places, share=repeated_instructions(module) > 0)
     parameters = [shaped(parameter.shape, repeat(parameter)) for parameter in module.entry.parameters]
     root = walk.run(module.entry, parameters, _Around())
-    given = {
-        parameter: operand
-        for instruction in module.instructions if instruction.opcode == "fusion"
-        for parameter, operand in zip(instruction.called[0].parameters, instruction.operands, strict=True)
-    }  # fmt: skip
-    return Flow(walk.steps, list(arrays_of(root)), given)
+    return Flow(walk.steps, list(arrays_of(root)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +160,9 @@ class _Walk:
     def _value(self, instruction: Instruction, operands: Sequence[_Value], around: _Around) -> _Value:
         """Value that an instruction gives, with steps for the arrays that it makes."""
         opcode, part = parts(instruction.opcode)
-        if opcode in _NOTHING:
-            return cast(_Value, shaped(instruction.shape, repeat(None)))
-        if opcode in ("tuple", "get-tuple-element") or (opcode in _WHOLE and instruction.shape.is_tuple):
+        if opcode in _NOTHING or opcode == "constant":
+            return cast(_Value, shaped(instruction.shape, repeat(None if opcode in _NOTHING else instruction)))
+        if opcode == "get-tuple-element" or (instruction.shape.is_tuple and opcode in VIEWS | {"copy"}):
             return cast(_Value, viewed(instruction, operands))
         if part in ("update", "done"):
             whole = operands[0]
@@ -287,18 +280,25 @@ def elementwise(step: FlowStep) -> bool:
     return step.opcode in ARITHMETIC or step.opcode in TRANSCENDENTAL or step.opcode == "clamp"
 
 
+def handed_on(step: FlowStep) -> Sequence[Source]:
+    """Operands that an operation reads for their elements, not for positions."""
+    if step.opcode in ("dynamic-slice", "pad"):
+        return step.reads[:1]
+    if step.opcode == "dynamic-update-slice":
+        return step.reads[:2]
+    return step.reads[1:] if step.opcode == "select" else step.reads
+
+
 def summed(step: FlowStep) -> Sequence[Source]:
     """Operands that are a term, or the numerator, of a sum of scaled arrays; () for other operations.
 
     The value that a loop carries is the one that its body makes, if that differs.
     """
-    if step.opcode in ("dynamic-slice", "divide", "pad"):
+    if step.opcode == "divide":
         return step.reads[:1]
-    if step.opcode == "dynamic-update-slice":
-        return step.reads[:2]
-    if step.opcode in ("select", CARRIED):
+    if step.opcode == CARRIED:
         return step.reads[1:] or step.reads
-    return step.reads if step.opcode in LINEAR or passes_on(step) else ()
+    return handed_on(step) if step.opcode in LINEAR or passes_on(step) else ()
 
 
 def collected(source: Source) -> bool:
@@ -321,23 +321,9 @@ def added_to(step: FlowStep) -> Source:
     return None
 
 
-def number_of(instruction: Instruction, given: Mapping[Instruction, Instruction]) -> str:
-    """The number of a constant, as written, for one operand or one of many; "" for others."""
-    while instruction in given or instruction.opcode in (*SAME_VALUES, "get-tuple-element"):
-        if instruction in given:
-            instruction = given[instruction]
-        elif instruction.opcode == "get-tuple-element":
-            instruction = _element(instruction)
-        else:
-            instruction = instruction.operands[0]
-    return instruction.argument if instruction.opcode == "constant" and not instruction.shape.dims else ""
-
-
-def _element(instruction: Instruction) -> Instruction:
-    """The instruction that computes an element of a tuple or of a fusion's result; otherwise the instruction itself."""
-    whole = instruction.operands[0]
-    root = whole.called[0].root if whole.opcode == "fusion" else whole
-    return root.operands[int(instruction.attributes["index"])] if root.opcode == "tuple" else whole
+def is_constant(source: Source) -> bool:
+    """True if an array is written in the program, or made of no data."""
+    return source is None or (isinstance(source, Instruction) and source.opcode == "constant")
 
 
 def square_factor(step: FlowStep) -> Source:

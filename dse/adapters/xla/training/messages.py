@@ -23,6 +23,7 @@ from dse.adapters.xla.text.module import (
     parts,
     pieces,
     placement,
+    reach,
 )
 from dse.adapters.xla.training.data_flow import Flow, FlowStep, Source, collected, multiplies, picks
 from dse.adapters.xla.training.provenance import INPUT, Provenance
@@ -318,17 +319,14 @@ def collectives(graph: HloGraph, flow: Flow, provenance: Provenance, devices: in
     channel: the first of them has it. An all-reduce whose kernel cuts out the slice of each device is a reduce-scatter.
     """
     sent: dict[int, dict[Instruction, list[FlowStep]]] = {}
-    begun = set[tuple[object, ...]]()
+    first: dict[tuple[object, ...], int] = {}  # channel -> kernel
     for step in flow.steps:
         if step.opcode not in COLLECTIVES or step.kernel is None:
             continue
         fused = graph.kernels[step.kernel].instruction is not step.instruction
         channel = step.loops, step.instruction.attributes.get("channel_id", step.instruction.name)
-        if step.output == 0 and not (fused and channel in begun):
-            sent.setdefault(step.kernel, {})[step.instruction] = []
-        begun.add(channel)
-        if step.instruction in sent.get(step.kernel, {}):
-            sent[step.kernel][step.instruction].append(step)
+        if first.setdefault(channel, step.kernel) == step.kernel or not fused:
+            sent.setdefault(step.kernel, {}).setdefault(step.instruction, []).append(step)
     groups = {step: groups_of(step.instruction, devices) for step in flow.steps if step.opcode in COLLECTIVES}
     counts = {step: 1 if step.kernel is None else graph.kernels[step.kernel].count for step in groups}
     purposes = Purposes(provenance, groups, counts).found
@@ -367,9 +365,6 @@ def _collective(
     )
 
 
-_SUMMING: Final = ("all-reduce", "reduce-scatter")
-
-
 def mesh_axes(messages: Mapping[int, Collective], devices: int) -> dict[str, int]:
     """Sizes of the axes of the mesh of devices, as far as messages show them. [-]
 
@@ -378,29 +373,19 @@ def mesh_axes(messages: Mapping[int, Collective], devices: int) -> dict[str, int
     """
     axes: dict[str, int] = {}
     for axis, purposes in AXES.items():
-        sizes = _sizes([message for message in messages.values() if message.purpose in purposes])
-        if sizes and axis != "dp":
-            axes[axis] = max(sizes, key=lambda size: sizes[size])
-    summing = [
-        message
-        for message in messages.values()
-        if message.purpose in ("data parallel", "fully sharded") and message.name in _SUMMING
-    ]
-    joined = connected(group for message in summing for group in message.groups)
-    shared = max(map(len, joined), default=1)
+        sizes = Counter[int]()
+        for message in messages.values():
+            if message.purpose in purposes and axis != "dp":
+                sizes[reach(message.groups)] += message.payload_bytes
+        sizes.pop(1, None)
+        if sizes:
+            axes[axis] = sizes.most_common(1)[0][0]
+    summing = [message for message in messages.values() if message.name in ("all-reduce", "reduce-scatter")]
+    gradients = [message for message in summing if message.purpose in ("data parallel", "fully sharded")]
+    shared = reach(group for message in gradients for group in message.groups)
     taken = axes.get("tp", 1) * axes.get("pp", 1) * axes.get("cp", 1)
     if shared > 1 and not shared % axes.get("cp", 1):
         axes["dp"] = min(shared // axes.get("cp", 1), devices // taken)
     elif taken == devices:
         axes["dp"] = 1
     return axes
-
-
-def _sizes(messages: Sequence[Collective]) -> dict[int, int]:
-    """Devices that messages connect -> bytes of these messages."""
-    sizes: dict[int, int] = {}
-    for message in messages:
-        size = max(map(len, connected(message.groups)), default=1)
-        if size > 1:
-            sizes[size] = sizes.get(size, 0) + message.payload_bytes
-    return sizes

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from math import prod
-from typing import Final, Literal, get_args
+from typing import Final, Literal, TypeGuard, get_args
 
 from dse.adapters.xla.buffers.liveness import aliased_outputs
 from dse.adapters.xla.text.module import Instruction, Module, reached
@@ -31,6 +31,7 @@ from dse.adapters.xla.training.data_flow import (
     added_to,
     behind,
     elementwise,
+    handed_on,
     hands_on,
     multiplies,
     square_factor,
@@ -123,11 +124,12 @@ def _updates(module: Module, flow: Flow) -> dict[Instruction, Source]:
 
 def _terms(new: Source) -> set[Instruction]:
     """Parameters of an array's shape that are terms of it."""
-    if not isinstance(new, FlowStep):
-        return set() if new is None else {new}
-    whole: Source = new
-    terms = reached([whole], lambda source: summed(source) if isinstance(source, FlowStep) else ())
-    return {term for term in terms if isinstance(term, Instruction) and str(term.shape) == str(new.shape)}
+    terms = reached([new], lambda source: summed(source) if isinstance(source, FlowStep) else ())
+    return {term for term in terms if new and _is_parameter(term) and str(term.shape) == str(new.shape)}
+
+
+def _is_parameter(source: Source) -> TypeGuard[Instruction]:
+    return isinstance(source, Instruction) and source.opcode == "parameter"
 
 
 def _is_filled(array: Instruction, updates: Mapping[Instruction, Source]) -> bool:
@@ -251,8 +253,7 @@ class Provenance:
     @cached_property
     def multiplied_by(self) -> frozenset[int]:
         """Bits of the weights in each operand of each matrix product."""
-        products = [step for step in self.flow.steps if multiplies(step)]
-        return frozenset(self.weights_in(source) for step in products for source in step.reads)
+        return frozenset(self.weights_in(source) for product in self.products for source in product.reads)
 
     @cached_property
     def readers(self) -> Mapping[Source, Sequence[FlowStep]]:
@@ -264,21 +265,21 @@ class Provenance:
         return readers
 
     @cached_property
-    def led(self) -> Sequence[set[FlowStep]]:
-        """For each weight the steps between its gradients and its update, and the updates of its kept state."""
+    def led(self) -> Mapping[Instruction, set[FlowStep]]:
+        """Weight -> the steps between its gradients and its update, and the updates of its kept state."""
         updates = self.state.updates
-        return [
-            self._back([updates[array] for array in (weight, *self.state.companions[weight])])
+        return {
+            weight: self._back([updates[array] for array in (weight, *self.state.companions[weight])])
             for weight in self.state.weights
-        ]
+        }
 
     @cached_property
     def leading(self) -> Mapping[FlowStep, int]:
         """Steps between gradients and updates -> bits of the weights whose."""
         gradient_bits: dict[FlowStep, int] = {}
-        for index, steps in enumerate(self.led):
+        for weight, steps in self.led.items():
             for step in steps:
-                gradient_bits[step] = gradient_bits.get(step, 0) | 1 << index
+                gradient_bits[step] = gradient_bits.get(step, 0) | 1 << self.weights[weight]
         return gradient_bits
 
     @cached_property
@@ -286,7 +287,7 @@ class Provenance:
         """Steps that sum a gradient over the batch -> bits of its weights."""
         gradients: dict[FlowStep, int] = {}
         for step, weights in self.leading.items():
-            for source in self.handed_on(step):
+            for source in handed_on(step):
                 if isinstance(source, FlowStep) and source not in self.leading and source.shape.size > 1:
                     gradients[source] = gradients.get(source, 0) | weights
         return gradients
@@ -317,6 +318,16 @@ class Provenance:
         return (reader for step in passing for reader in self.readers.get(step, ()))
 
     @cached_property
+    def products(self) -> Mapping[FlowStep, int]:
+        """Matrix products -> a bit for each."""
+        return {step: 1 << bit for bit, step in enumerate(filter(multiplies, self.flow.steps))}
+
+    @cached_property
+    def after_products(self) -> Mapping[Source, int]:
+        """Bits of the products that each step depends on."""
+        return self.flow.after(self.products, again=False)
+
+    @cached_property
     def after_gradients(self) -> Mapping[Source, int]:
         """Marks, 1, of all that depends on gradients."""
         return self.flow.after(dict.fromkeys(self.gradients, 1), again=False)
@@ -325,30 +336,19 @@ class Provenance:
         """Steps between some sources and sums over the batch, or numbers, or parameters."""
 
         def before(step: FlowStep) -> Iterable[FlowStep]:
-            on = self.handed_on(step)
-            return self._led((*on, *(added_to(step) for step in on if isinstance(step, FlowStep))))
+            on = handed_on(step)
+            return filter(self._leads, (*on, *(added_to(step) for step in on if isinstance(step, FlowStep))))
 
-        return set(reached(self._led(sources), before))
+        return set(reached(filter(self._leads, sources), before))
 
-    def _led(self, sources: Iterable[Source]) -> Iterator[FlowStep]:
-        return (source for source in sources if isinstance(source, FlowStep) and self._leads(source))
-
-    def _leads(self, source: FlowStep) -> bool:
+    def _leads(self, source: Source) -> TypeGuard[FlowStep]:
         """True if an operation depends on states, or returns their elements in place or moved."""
-        if source.shape.size <= 1:
+        if not isinstance(source, FlowStep) or source.shape.size <= 1:
             return False
         placed = source.reads[2:] if source.opcode == "dynamic-update-slice" else ()
         if any(self.made_of.get(index, 0) & INPUT for index in placed):  # by the input, as a scatter does
             return False
         return bool(self.after_kept.get(source, 0)) or elementwise(source) or hands_on(source)
-
-    def handed_on(self, step: FlowStep) -> Sequence[Source]:
-        """Operands that an operation reads for their elements, not for positions."""
-        if step.opcode in ("dynamic-slice", "pad"):
-            return step.reads[:1]
-        if step.opcode == "dynamic-update-slice":
-            return step.reads[:2]
-        return step.reads[1:] if step.opcode == "select" else step.reads
 
     @cached_property
     def multiplied(self) -> frozenset[Source]:
@@ -431,10 +431,7 @@ class StepPasses:
 
     def __init__(self, provenance: Provenance, repeated: Collection[FlowStep]) -> None:
         self.provenance = provenance
-        flow = provenance.flow
-        products = [step for step in flow.steps if multiplies(step) and step not in repeated]
-        bits = {step: 1 << bit for bit, step in enumerate(products)}
-        self.products = flow.after(bits, again=False)
+        self.counted = sum(bit for product, bit in provenance.products.items() if product not in repeated)
 
     @cached_property
     def forward(self) -> int | None:
@@ -445,7 +442,8 @@ class StepPasses:
 
     def _error(self, product: FlowStep) -> int:
         """Bits of the products that the error depends on which a product multiplies; 0 where unknown."""
-        first, second = (self.products.get(source, 0) for source in product.reads[:2])
+        behind_both = (self.provenance.after_products.get(source, 0) for source in product.reads[:2])
+        first, second = (products & self.counted for products in behind_both)
         if first == second or first & second not in (first, second):
             return 0
         return first | second
@@ -457,7 +455,7 @@ class StepPasses:
         starts = {
             step: 1
             for step in self.provenance.flow.steps
-            if (step in leading and any(isinstance(source, Instruction) for source in step.reads))
+            if (step in leading and any(map(_is_parameter, step.reads)))
             or (step.shape.size <= 1 and after.get(step, 0))
         }
         met = self.provenance.flow.after(starts, again=False)
@@ -498,13 +496,9 @@ def phases(graph: HloGraph, provenance: Provenance) -> list[Phase]:
         for step in step_phase if multiplies(step)
     }  # fmt: skip
     passes = StepPasses(provenance, repeated)
-    data: list[list[int]] = [[] for _ in names]
-    for edge in graph.edges:
-        if edge.output is not None:
-            data[edge.consumer].append(edge.producer)
     phases_of_kernels: list[Phase] = []
     for index, name in enumerate(names):
-        read = [phases_of_kernels[before] for before in data[index]]
+        read = [phases_of_kernels[leaf.source[0]] for leaf in graph.kernels[index].reads if leaf.source]
         phases_of_kernels.append(_named(name, read) or _by_reads(steps[index], passes) or _latest(name, read))
     return phases_of_kernels
 
@@ -536,7 +530,7 @@ def _by_reads(steps: Sequence[FlowStep], passes: StepPasses) -> Phase | None:
         return None
     models = (step for step in steps if multiplies(step) and not passes.provenance.after_kept.get(step, 0))
     if passes.updating.isdisjoint(steps) or any(models):
-        reads = (passes.products.get(source, 0) for step in steps for source in step.reads)
+        reads = (passes.provenance.after_products.get(source, 0) for step in steps for source in step.reads)
         return "backward" if any(bits & passes.forward == passes.forward for bits in reads) else "forward"
     return "optimizer"
 

@@ -23,6 +23,7 @@ from dse.adapters.xla.text.module import (
     control_predecessors,
     output_shape,
     parts,
+    users_of,
 )
 from dse.adapters.xla.work.matrix_products import (
     call_flops,
@@ -54,26 +55,16 @@ class Work:
         return self.flops + self.transcendentals
 
 
-class WorkOfInstructions:
-    """Work of instructions; that of a computation is found once."""
-
-    def __init__(self) -> None:
-        self._bodies: dict[Computation, Work] = {}
-
-    def of(self, instruction: Instruction) -> Work:
-        """Work of one instruction, that of its body included."""
-        if instruction.opcode == "custom-call":
-            return Work(flops=call_flops(instruction) or 0)
-        bodies = zip(map(self.body, instruction.called), repeats(instruction), strict=False)
-        return sum((work.times(count) for work, count in bodies), own_work(instruction))
-
-    def body(self, computation: Computation) -> Work:
-        """Work of a computation, run once."""
-        known = self._bodies.get(computation)
-        if known is None:
-            known = sum((self.of(instruction) for instruction in computation.instructions), Work())
-            self._bodies[computation] = known
-        return known
+def work_of(instruction: Instruction, bodies: dict[Computation, Work]) -> Work:
+    """Work of one instruction, that of its body included; `bodies` keeps the work of computations."""
+    if instruction.opcode == "custom-call":
+        return Work(flops=call_flops(instruction) or 0)
+    total = own_work(instruction)
+    for called, count in zip(instruction.called, repeats(instruction), strict=False):
+        if called not in bodies:
+            bodies[called] = sum((work_of(inner, bodies) for inner in called.instructions), Work())
+        total += bodies[called].times(count)
+    return total
 
 
 def own_work(instruction: Instruction) -> Work:
@@ -236,12 +227,7 @@ class _Users:
     def __init__(self, body: Computation, starts: Starts) -> None:
         self.body = body
         self.starts = starts
-        self.of: dict[Instruction, dict[Instruction, list[int]]] = {
-            instruction: {} for instruction in body.instructions
-        }
-        for instruction in body.instructions:
-            for index, operand in enumerate(instruction.operands):
-                self.of[operand].setdefault(instruction, []).append(index)
+        self.of = users_of(body)
 
     def parameter_bytes(self) -> list[int]:
         """Bytes that the users of each parameter read of it. [B]"""
@@ -307,9 +293,6 @@ class _Users:
 
 #: Size of a pointer: a tuple is a table of them. [B]
 POINTER_BYTES: Final = 8
-_FREE: Final = frozenset(
-    ("add-dependency", "after-all", "bitcast", "constant", "domain", "get-tuple-element", "parameter")
-)
 #: Instructions whose operands and results XLA always counts whole.
 _WHOLE: Final = frozenset(
     (
@@ -381,8 +364,6 @@ class CostAnalysis:
 def _moved(instruction: Instruction, starts: Starts) -> Access:
     """Bytes as XLA has them: of a tuple that is read its table, of one that is made its arrays."""
     opcode, part = parts(instruction.opcode)
-    if opcode in _FREE:
-        return Access(0, 0)
     if opcode == "tuple":
         return Access(0, _table_bytes(instruction.shape))
     if opcode in ("partition-id", "replica-id"):

@@ -12,12 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
-from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
+from functools import partial
+from typing import Final, Literal, TypeAlias, TypeVar
 
 from costmodel.errors import DseError
 from dse.adapters.xla.text.module import (
     BITS,
+    CALLING,
     COLLECTIVES,
     SOURCES,
     VIEWS,
@@ -138,11 +139,11 @@ class _Counter:
     """Counts the trips of loops."""
 
     def __init__(self, module: Module) -> None:
-        self._callers: dict[Computation, list[tuple[Computation, Instruction]]] = {}
+        self._callers: dict[Computation, list[Instruction]] = {}
         self._homes = {instruction: home for home in module.computations for instruction in home.instructions}
-        for caller, home in self._homes.items():
+        for caller in self._homes:
             for called in caller.called:
-                self._callers.setdefault(called, []).append((home, caller))
+                self._callers.setdefault(called, []).append(caller)
         self._steps = MOST_STEPS
         self._outside: dict[Computation, _Integers] = {}
 
@@ -172,7 +173,7 @@ class _Counter:
         if home not in self._outside:
 
             def parameter(number: int, path: Path) -> int | None:
-                values_given = {self._given(caller, number, path) for _, caller in self._callers.get(home, ())}
+                values_given = {self._given(caller, number, path) for caller in self._callers.get(home, ())}
                 return values_given.pop() if len(values_given) == 1 else None
 
             self._outside[home] = _Integers(self, parameter)
@@ -282,7 +283,7 @@ class Leaf:
 
 Value: TypeAlias = "Leaf | tuple[Value, ...]"
 
-Weight = TypeVar("Weight", bound=Any)  #: of a kernel in sums along chains
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -323,22 +324,15 @@ class HloGraph:
         """Distinct pairs of a kernel and one that waits for it."""
         return {(edge.producer, edge.consumer) for edge in self.edges}
 
-    def before(self) -> list[list[int]]:
-        """For each kernel, those it waits for."""
-        before: list[list[int]] = [[] for _ in self.kernels]
-        for producer, consumer in sorted(self.pairs):
-            before[consumer].append(producer)
-        return before
-
-    def longest_path(self, weights: Sequence[Weight], larger: Callable[[Any, Any], Any] = max) -> Weight:
-        """Largest sum of weights along a chain of kernels that wait for each other. [that of the weights]
-
-        Weights are numbers, or arrays of equal shape with `np.maximum` as `larger`.
-        """
-        longest: list[Any] = []
-        for weight, before in zip(weights, self.before(), strict=True):
-            longest.append(weight + reduce(larger, (longest[before_number] for before_number in before), 0))
-        return cast("Weight", reduce(larger, longest, 0))
+    def longest_path(self, weights: Sequence[Number]) -> Number:
+        """Largest sum of weights along a chain of kernels that wait for each other. [that of the weights]"""
+        before: list[set[int]] = [set() for _ in self.kernels]
+        for producer, consumer in self.pairs:
+            before[consumer].add(producer)
+        longest: list[Number] = []
+        for weight, producers in zip(weights, before, strict=True):
+            longest.append(weight + max((longest[producer] for producer in producers), default=0))
+        return max(longest, default=0)
 
 
 def graph(module: Module) -> HloGraph:
@@ -413,7 +407,7 @@ class _HloGraphBuilder:
         if part in ("update", "done"):
             state = operands[0]  # of a `recv` its data, a number, and its token
             return (state[0], state[-1]) if opcode == "recv" and not isinstance(state, Leaf) else state
-        if opcode in ("while", "conditional", "call", "async"):
+        if opcode in CALLING:
             self.around.append(instruction)
             value = self._called(instruction, operands, count, path + instruction.name + "/")
             self.around.pop()
