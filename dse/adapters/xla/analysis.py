@@ -15,7 +15,7 @@ from dse.adapters.xla.training.data_flow import Flow, flow
 from dse.adapters.xla.training.messages import Collective, collectives, mesh_axes
 from dse.adapters.xla.training.provenance import Phase, Provenance, TrainingState, phases, training_state
 from dse.adapters.xla.work.cost_analysis import Access, Work, access, work_of
-from dse.adapters.xla.work.kernel_graph import HloGraph, graph, trip_counts
+from dse.adapters.xla.work.kernel_graph import HloGraph, graph
 
 
 class Analysis:
@@ -113,10 +113,10 @@ class Analysis:
 
         A stage waits one tick for each stage before it; the first ends that much before the last.
         """
-        trips, pipelines = trip_counts(self.module), dict[Instruction, tuple[int, int]]()
+        pipelines = dict[Instruction, tuple[int, int]]()
         for kernel_number, message in self.collectives.items():
             loops = [loop for loop in self.graph.kernels[kernel_number].around if loop.opcode == "while"]
-            ticks = trips[loops[-1]] if loops and message.purpose == "pipeline parallel" else None
+            ticks = self.graph.trips[loops[-1]] if loops and message.purpose == "pipeline parallel" else None
             waits = reach(message.groups) - 1
             if message.name == "collective-permute" and ticks and ticks > waits:
                 pipelines[loops[-1]] = ticks, max(waits, pipelines.get(loops[-1], (0, 0))[1])

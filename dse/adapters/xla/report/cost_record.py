@@ -278,7 +278,7 @@ class ModuleCost:
         """Messages by kind and groups of devices, the largest first."""
         rows = []
         for name, places in collectives_by_group(self.analysis).items():
-            members = [(self.analysis.graph.kernels[place], self.analysis.collectives[place]) for place in places]
+            members = [(self.analysis.graph.kernels[number], self.analysis.collectives[number]) for number in places]
             placed = members[0][1].placement
             rows.append({
                 "name": name,
@@ -289,7 +289,7 @@ class ModuleCost:
                 "count": sum(kernel.count for kernel, _ in members),
                 "at_least": any(kernel.uncounted for kernel, _ in members),
                 "payload_bytes": sum(kernel.count * collective.payload_bytes for kernel, collective in members),
-                "time_s": float(sum(self.times[place] for place in places)),
+                "time_s": float(sum(self.times[number] for number in places)),
             })  # fmt: skip
         return sorted(rows, key=lambda row: -row["payload_bytes"])
 

@@ -71,10 +71,10 @@ def streams(analysis: Analysis, graph: HloGraph) -> Streams:
     messages = frozenset(analysis.collectives)
     split = frozenset(number for number in messages if _is_split(graph.kernels[number]))
     as_written = analysis.module.is_scheduled and bool(split)
-    whole = _loop_bodies(graph, messages)
-    for body in _nested(whole):
+    bodies = _loop_bodies(graph, messages)
+    for body in bodies.values():
         body.order = list(range(len(body.nodes))) if as_written else _early_messages(body, messages)
-    return Streams(whole, messages, messages - split if as_written else frozenset(), as_written)
+    return Streams(bodies[()], messages, messages - split if as_written else frozenset(), as_written)
 
 
 def _is_split(message: HloKernel) -> bool:
@@ -83,18 +83,12 @@ def _is_split(message: HloKernel) -> bool:
     return parts(opcodes[0])[1] == "start" or "async-start" in opcodes
 
 
-def _nested(body: LoopBody) -> list[LoopBody]:
-    """Body of a loop, and bodies of loops inside it."""
-    return [body, *(inner for node in body.nodes if isinstance(node, LoopBody) for inner in _nested(node))]
-
-
-def _loop_bodies(graph: HloGraph, messages: frozenset[int]) -> LoopBody:
-    """Kernels by the loops around them, and the dependencies among those of a loop."""
-    whole = LoopBody()
+def _loop_bodies(graph: HloGraph, messages: frozenset[int]) -> dict[tuple[Instruction, ...], LoopBody]:
+    """Loop with its callers -> its kernels, and the dependencies among them; () -> those of no loop."""
     ways: list[list[tuple[LoopBody, int]]] = []  # kernel -> its node in each body around it
-    bodies: dict[tuple[Instruction, ...], LoopBody] = {}  # by what runs them
+    bodies = {tuple[Instruction, ...](): LoopBody()}
     for index, kernel in enumerate(graph.kernels):
-        around = [whole]
+        around = [bodies[()]]
         for depth, instruction in enumerate(kernel.around):
             if instruction.opcode == "while":
                 loop = kernel.around[: depth + 1]
@@ -113,7 +107,7 @@ def _loop_bodies(graph: HloGraph, messages: frozenset[int]) -> LoopBody:
             if first != second:
                 one.before[second].add(first)
                 break
-    return whole
+    return bodies
 
 
 def _early_messages(body: LoopBody, messages: frozenset[int]) -> list[int]:

@@ -84,26 +84,19 @@ def graph_figures(analysis: Analysis) -> Figures:
 
 def work_figures(analysis: Analysis) -> Figures:
     """Work and traffic by kind of kernel, and in total."""
-    kinds: dict[str, Figures] = {}
-    elementwise = transcendentals = moved = read = written = 0
-    for kernel, work, access in _rows(analysis):
-        totals = kinds.setdefault(
-            kernel.kind, dict.fromkeys(("count", "gemm_flops", "other_flops_and_transcendentals", "bytes"), 0)
-        )
-        row = (1, sum(p.flops for p in kernel.products), work.total, access.total)
-        for name, value in zip(totals, row, strict=True):
-            totals[name] = int(totals[name]) + kernel.count * value
-        elementwise += kernel.count * work.flops * (kernel.kind != "collective")
-        transcendentals += kernel.count * work.transcendentals
-        moved += kernel.count * access.total
-        read += kernel.count * kernel.instruction.operand_bytes
-        written += kernel.count * kernel.instruction.shape.bytes
+    rows, kinds = list(_rows(analysis)), dict[str, Counter[str]]()
+    for kernel, work, access in rows:
+        totals = kinds.setdefault(kernel.kind, Counter())
+        totals["count"] += kernel.count
+        totals["gemm_flops"] += kernel.count * sum(p.flops for p in kernel.products)
+        totals["other_flops_and_transcendentals"] += kernel.count * work.total
+        totals["bytes"] += kernel.count * access.total
     return {
-        "elementwise.flops_total": elementwise,
-        "transcendentals_total": transcendentals,
-        "bytes.kernels_total": moved,
-        "naive.bytes_in": read,
-        "naive.bytes_out": written,
+        "elementwise.flops_total": sum(k.count * work.flops for k, work, _ in rows if k.kind != "collective"),
+        "transcendentals_total": sum(kernel.count * work.transcendentals for kernel, work, _ in rows),
+        "bytes.kernels_total": sum(kernel.count * access.total for kernel, _, access in rows),
+        "naive.bytes_in": sum(kernel.count * kernel.instruction.operand_bytes for kernel, *_ in rows),
+        "naive.bytes_out": sum(kernel.count * kernel.instruction.shape.bytes for kernel, *_ in rows),
         **{f"kind.{kind}.{name}": value for kind in sorted(kinds) for name, value in kinds[kind].items()},
     }
 
@@ -160,7 +153,7 @@ def collective_figures(analysis: Analysis) -> Figures:
         "collective.count": sum(kernels[number].count for number in analysis.collectives)
     }
     for name, places in collectives_by_group(analysis).items():
-        members = [(kernels[place].count, analysis.collectives[place]) for place in places]
+        members = [(kernels[number].count, analysis.collectives[number]) for number in places]
         groups = members[0][1].groups
         written = ",".join(f"[{','.join(map(str, group))}]" for group in groups)
         figures_of_collectives |= {

@@ -288,8 +288,8 @@ def users_of(computation: Computation) -> Mapping[Instruction, dict[Instruction,
         instruction: {} for instruction in computation.instructions
     }
     for instruction in computation.instructions:
-        for place, operand in enumerate(instruction.operands):
-            users[operand].setdefault(instruction, []).append(place)
+        for position, operand in enumerate(instruction.operands):
+            users[operand].setdefault(instruction, []).append(position)
     return users
 
 

@@ -329,34 +329,28 @@ def collectives(graph: HloGraph, flow: Flow, provenance: Provenance, devices: in
             sent.setdefault(step.kernel, {}).setdefault(step.instruction, []).append(step)
     groups = {step: groups_of(step.instruction, devices) for step in flow.steps if step.opcode in COLLECTIVES}
     counts = {step: 1 if step.kernel is None else graph.kernels[step.kernel].count for step in groups}
-    purposes = Purposes(provenance, groups, counts).found
-    messages = {}
-    for kernel, instructions in sent.items():
-        kernel_message = max(instructions, key=lambda instruction: instruction.operand_bytes)
-        messages[kernel] = _collective(kernel_message, instructions[kernel_message], groups, purposes, provenance)
-    return messages
+    purposes = Purposes(provenance, groups, counts)
+    return {
+        kernel: _collective(max(messages.values(), key=lambda steps: steps[0].instruction.operand_bytes), purposes)
+        for kernel, messages in sent.items()
+    }
 
 
-def _collective(
-    instruction: Instruction,
-    steps: Sequence[FlowStep],
-    groups: Mapping[FlowStep, Groups],
-    purposes: Mapping[FlowStep, Purpose],
-    provenance: Provenance,
-) -> Collective:
-    """Message of a kernel from its arrays, by groups and purposes."""
+def _collective(steps: Sequence[FlowStep], purposes: Purposes) -> Collective:
+    """Message of a kernel from the arrays that it gives, by groups and purposes."""
+    instruction = steps[0].instruction
     apart = len(steps) == len(instruction.operands)
-    payloads: dict[Purpose, int] = {}
+    payloads = Counter[Purpose]()
     for step in steps:
         array = instruction.operands[step.output].shape if apart else step.shape
-        payloads[purposes[step]] = payloads.get(purposes[step], 0) + array.bytes
+        payloads[purposes.found[step]] += array.bytes
     name, result = parts(instruction.opcode)[0], output_shape(instruction).bytes
-    slices = [[cut for cut in own_slices(provenance, step) if cut.kernel == step.kernel] for step in steps]
+    slices = [[cut for cut in own_slices(purposes.provenance, step) if cut.kernel == step.kernel] for step in steps]
     if name == "all-reduce" and all(slices):
         name, result = ("reduce-scatter", sum(cut.shape.bytes for cuts in slices for cut in cuts[:1]))
     return Collective(
         name=name,
-        groups=groups[steps[0]],
+        groups=purposes.groups[steps[0]],
         operands=len(instruction.operands),
         payload_bytes=instruction.operand_bytes,
         result_bytes=result,

@@ -70,6 +70,10 @@ class TrainingState:
         return [*self.counters, *kept, *self.others]
 
 
+#: Parameter -> its own bit, or the bits of those that decide its new value.
+Bits = Mapping[Instruction, int]
+
+
 def training_state(module: Module, flow: Flow) -> TrainingState:
     """The roles of the parameters of a module's entry computation."""
     updates = _updates(module, flow)
@@ -154,9 +158,7 @@ def _reached(sources: Iterable[Source], opcodes: frozenset[str]) -> set[Source]:
     return set(reached(sources, before))
 
 
-def _trained(
-    multiplied: Sequence[Instruction], bits: Mapping[Instruction, int], decided: Mapping[Instruction, int]
-) -> list[Instruction]:
+def _trained(multiplied: Sequence[Instruction], bits: Bits, decided: Bits) -> list[Instruction]:
     """Parameters that matrix products depend on, except those that only feed the updates of others.
 
     A trained array decides, by its gradients, at least all that is decided by any other array whose new value it
@@ -176,10 +178,7 @@ def _trained(
 
 
 def _companions(
-    weights: Sequence[Instruction],
-    rest: Sequence[Instruction],
-    bits: Mapping[Instruction, int],
-    decided: Mapping[Instruction, int],
+    weights: Sequence[Instruction], rest: Sequence[Instruction], bits: Bits, decided: Bits
 ) -> dict[Instruction, tuple[Instruction, ...]]:
     """Weight -> the arrays that its new value depends on, and that of no other weight does."""
     alone = [array for array in rest if sum(bool(decided[weight] & bits[array]) for weight in weights) == 1]

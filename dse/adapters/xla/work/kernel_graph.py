@@ -317,6 +317,7 @@ class HloGraph:
     kernels: tuple[HloKernel, ...]
     edges: tuple[HloEdge, ...]
     held: tuple[HloEdge, ...]  #: further ones where barriers synchronize all their operands
+    trips: Mapping[Instruction, int | None]  #: of each loop; None where the text does not tell [-]
     notes: tuple[str, ...]  #: quantities that the text does not give, and the values assumed
 
     @property
@@ -348,7 +349,7 @@ def graph(module: Module) -> HloGraph:
         builder.notes.append(f"calls shared: {repeated:,} instructions run; each is listed once, with a count")
     parameters = [_given(parameter.shape, parameter) for parameter in module.entry.parameters]
     builder.run(module.entry, parameters, count=1, path="")
-    return HloGraph(tuple(builder.kernels), tuple(builder.edges), tuple(builder.held), tuple(builder.notes))
+    return HloGraph(tuple(builder.kernels), tuple(builder.edges), tuple(builder.held), trips, tuple(builder.notes))
 
 
 def _given(shape: Shape, parameter: Instruction | None = None) -> Value:
