@@ -7,6 +7,7 @@ asks for and the licences that the installed packages declare.
 import json
 import re
 import tomllib
+from collections.abc import Collection
 from importlib.metadata import PackageMetadata, metadata
 from typing import Any, Final
 
@@ -33,11 +34,12 @@ def licence(package: PackageMetadata) -> str:
     return next(expression for word, expression in LICENCES if word in declared)
 
 
-def requirements() -> dict[str, tuple[str, str]]:
+def requirements(without: Collection[str] = OF_DEVELOPERS) -> dict[str, tuple[str, str]]:
     """Distribution -> versions that the project asks for, and the extra that needs it: "" for none."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = {name: lines for name, lines in project["optional-dependencies"].items() if name not in OF_DEVELOPERS}
+    extras = {name: lines for name, lines in project["optional-dependencies"].items() if name not in without}
     lines = [(line, extra) for extra, asked in {"": project["dependencies"], **extras}.items() for line in asked]
+    lines = [(line, extra) for line, extra in lines if not line.startswith(f"{project['name']}[")]
     parsed = [(re.fullmatch(r"([\w.-]+)(?:\[\w+\])?(.*)", line), extra) for line, extra in lines]
     return {match[1]: (match[2], extra) for match, extra in parsed if match}
 

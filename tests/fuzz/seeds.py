@@ -60,19 +60,14 @@ def spaces() -> Iterator[bytes]:
     yield from shipped("spaces")
 
 
-def formulas() -> Iterator[bytes]:
+def formulas() -> list[bytes]:
     """Formulas of spaces."""
-    yield b"(tp == 1) | (tp > 1) & ~(tp % 3 == 0)"
-    yield b"min(tp, 8) ** 2 // 3 <= max(tp, 1) + abs(-tp)"
-    yield b"ceil(log2(tp)) * 3 ms < step_time and step_time <= 15 s"
-    yield b"tp if tp > 1 else -tp"
-    yield b"1e3 * 2.5e-7 GB / 3 B"
+    return [text.encode() for text in cases(__file__, "FORMULAS")]
 
 
-def quantities() -> Iterator[bytes]:
+def quantities() -> list[bytes]:
     """Quantities."""
-    for text in ("80 GB", "3.35 TB/s", "12.5e9 B/s", "5 fJ/bit", "1 $/GB", "989e12", "3 / 7", "1/3 GiB/s", "20 %"):
-        yield text.encode()
+    return [text.encode() for text in cases(__file__, "QUANTITIES")]
 
 
 def hugging_face() -> Iterator[bytes]:
@@ -107,10 +102,9 @@ def aicb() -> Iterator[bytes]:
     yield b"\n".join(written("aicb").splitlines()[:2])
 
 
-def busbw() -> Iterator[bytes]:
+def busbw() -> list[bytes]:
     """Bandwidths of collectives."""
-    yield b"TP: {allreduce: 300, allgather: 280, alltoall: 230}\nDP: {allgather: 380}\nPP: {busbw: 47.5}\n"
-    yield b"test\nTP:\n  allreduce,: 300\nDP:\n  allreduce,: null\nPP:\n  busbw: 47.5\n"
+    return [text.encode() for text in cases(__file__, "BUSBW")]
 
 
 def dfmodel() -> Iterator[bytes]:
@@ -140,13 +134,7 @@ def deepflow_setups() -> Iterator[bytes]:
 def megatron() -> Iterator[bytes]:
     """Scripts of Megatron-LM."""
     yield written("megatron")
-    yield (
-        b"NNODES=${SLURM_NNODES:-2}; TP=8\nGPT=(\n --num-layers 96 # GPT-3\n --hidden-size 12288\n"
-        b" --num-attention-heads 96 --seq-length 2048 --max-position-embeddings 2048 --vocab-size 51200 )\n"
-        b'A=(--micro-batch-size 1 --global-batch-size $((1024 + 512)) --bf16)\nA+=(--sequence-parallel)\n'
-        b'torchrun --nproc_per_node 8 --nnodes $NNODES pretrain_gpt.py \\\n ${GPT[@]} "${A[@]}" \\\n'
-        b" --tensor-model-parallel-size $TP --data-path $1\n"
-    )  # fmt: skip
+    yield cases(__file__, "MEGATRON").encode()
 
 
 def torchtitan() -> Iterator[bytes]:

@@ -12,7 +12,7 @@ import pytest
 
 from costmodel.installation import DISTRIBUTION, installation
 from tests import sbom
-from tests.support.cases import cases
+from tests.support.cases import by_table
 from tests.support.paths import ROOT
 
 MODULES = [path for package in ("costmodel", "dse", "search_spaces") for path in (ROOT / package).rglob("*.py")]
@@ -26,13 +26,8 @@ UNSAFE_NAMES = {
 }
 
 
-def dependencies() -> dict[str, str]:
-    """Everything that some part of the project needs from elsewhere -> what is asked of its version."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = [line for own in project["optional-dependencies"].values() for line in own]
-    lines = [line for line in (*project["dependencies"], *extras) if not line.startswith("dse-training[")]
-    found = [re.fullmatch(r"([\w.-]+)(?:\[\w+\])?(.*)", line) for line in lines]
-    return {match[1]: match[2] for match in found if match}
+#: Every package that a part of the project needs -> the versions that it asks for.
+DEPENDENCIES = {name: versions for name, (versions, _) in sbom.requirements(without=()).items()}
 
 
 def test_every_extra_that_is_named_exists():
@@ -65,7 +60,7 @@ def test_the_bill_of_materials_lists_every_dependency():
     assert ids <= {"MIT", "BSD-3-Clause", "Apache-2.0", "MPL-2.0", "0BSD", "Zlib", "CC0-1.0", "LGPL-3.0-only"}
 
 
-@pytest.mark.parametrize(("origin", "command"), cases(__file__, "an_extra_comes_from_where_the_program_came_from"))
+@by_table("origin", "command")
 def test_an_extra_comes_from_where_the_program_came_from(origin, command, monkeypatch):
     """An index may not have it, and another version than the one of the clone would be another program."""
     own = SimpleNamespace(read_text=lambda file: origin and json.dumps(origin))
@@ -75,16 +70,16 @@ def test_an_extra_comes_from_where_the_program_came_from(origin, command, monkey
 
 def test_every_dependency_has_a_lower_bound():
     """`.ci/lowest` runs tests on exactly these versions."""
-    assert [name for name, asked in dependencies().items() if not re.match(r">=\d", asked)] == []
+    assert [name for name, asked in DEPENDENCIES.items() if not re.match(r">=\d", asked)] == []
 
 
-@pytest.mark.parametrize("name", dependencies())
+@pytest.mark.parametrize("name", DEPENDENCIES)
 def test_what_is_installed_is_not_older(name):
     try:
         own = version(name)
     except PackageNotFoundError:
         pytest.skip(f"{name} is not installed")
-    assert numbers(own) >= numbers(dependencies()[name].removeprefix(">=").split(",")[0])
+    assert numbers(own) >= numbers(DEPENDENCIES[name].removeprefix(">=").split(",")[0])
 
 
 def numbers(text: str) -> list[int]:

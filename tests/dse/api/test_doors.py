@@ -11,7 +11,7 @@ from costmodel.kernels.collectives import RING
 from costmodel.rules.registry import _REGISTERED, NATIVE, Profile, profile_named, register_profile
 from dse.cli import main
 from dse.spaces.formulas.expressions import OWN
-from tests.support.cases import cases
+from tests.support.cases import by_table
 from tests.support.commands import stderr_of
 from tests.support.paths import ROOT
 
@@ -83,7 +83,7 @@ def test_a_study_asks_for_a_function_that_is_not_registered(small_space):
     assert main(["pareto", "own"]) == 0
 
 
-@pytest.mark.parametrize(("formula", "mistake"), cases(__file__, "a_call_that_cannot_be_is_said_to_be_one"))
+@by_table("formula", "mistake")
 def test_a_call_that_cannot_be_is_said_to_be_one(formula, mistake):
     dse.formula_function(of=["s"], unit="s", name="half")(lambda time: time / 2)
     with pytest.raises(dse.DseError, match=re.escape(mistake)):

@@ -2,12 +2,10 @@
 
 import itertools
 
-import pytest
-
 from dse import Space, evaluate
 from dse.pricing.evaluated import rules_for
 from dse.searching.nearest_design import nearest_feasible
-from tests.support.cases import cases
+from tests.support.cases import by_table
 from tests.support.commands import json_of, stderr_of, stdout_of
 
 SPACE = "gpt3_175b_1024_a100"
@@ -63,7 +61,7 @@ def test_a_value_that_is_no_option_or_breaks_a_rule_is_moved():
     assert "pp=5: not an option; pp can be 1, 2, 3" in " ".join(out.split())
 
 
-@pytest.mark.parametrize(("sets", "message"), cases(__file__, "a_wish_that_is_none_is_told_so"))
+@by_table("sets", "message")
 def test_a_wish_that_is_none_is_told_so(sets, message):
     assert message in stderr_of("fit", SPACE, *itertools.chain(*(("--set", text) for text in sets)))
 

@@ -7,7 +7,7 @@ import pytest
 import dse
 from costmodel.errors import DseError
 from dse.cli import main
-from tests.support.cases import cases
+from tests.support.cases import by_table, cases
 from tests.support.commands import json_of, stderr_of, stdout_of
 
 SCRIPT = cases(__file__, "SCRIPT")
@@ -104,7 +104,7 @@ def test_compare_answers_first_and_limits_decide_the_exit_code(scripts):
     assert main([*compare, "--max-memory", "85GB", "--max-step-time", "80 s"]) == 0
 
 
-@pytest.mark.parametrize(("words", "message"), cases(__file__, "mistakes_are_one_line"))
+@by_table("words", "message")
 def test_mistakes_are_one_line(words, message, scripts):
     [line] = stderr_of(*words).splitlines()
     assert message in line

@@ -13,7 +13,7 @@ from dse import Space, Study
 from dse.cli import main
 from dse.searching.exact.exact_front import exact_front
 from dse.spaces.question import Question, planned_space
-from tests.support.cases import cases
+from tests.support.cases import by_table
 from tests.support.commands import json_of, outputs_of
 from tests.support.hugging_face_configs import PUBLISHED
 from tests.support.next_commands import check_next_commands
@@ -59,7 +59,7 @@ def test_a_question_without_a_file_is_answered(shipped):
     )
 
 
-@pytest.mark.parametrize(("model", "said"), cases(__file__, "experts_are_as_balanced_as_the_framework_says"))
+@by_table("model", "said")
 def test_experts_are_as_balanced_as_the_framework_says(model, said):
     plan = planned(model, 128)
     assert plan.assumed[-1] == said
@@ -69,7 +69,7 @@ def test_experts_are_as_balanced_as_the_framework_says(model, said):
     assert forced.space.given["imbalance"] == 1
 
 
-@pytest.mark.parametrize(("system", "asked", "notes", "formats"), cases(__file__, "what_does_not_go_together_is_named"))
+@by_table("system", "asked", "notes", "formats")
 def test_what_does_not_go_together_is_named(system, asked, notes, formats):
     plan = planned("llama3_8b", 64, system, **asked)
     assert [*plan.model.notes] == notes
@@ -220,7 +220,7 @@ def test_what_is_opened_follows_from_model_and_machine():
     assert options(planned("mixtral_8x22b", 128))["etp"] == [1, 2, 4, 8]
 
 
-@pytest.mark.parametrize(("model", "chips", "layout"), cases(__file__, "layouts_that_were_run_are_among_those_listed"))
+@by_table("model", "chips", "layout")
 def test_layouts_that_were_run_are_among_those_listed(model, chips, layout):
     space = planned(model, chips).space
     params = space.completed(layout)
@@ -228,7 +228,7 @@ def test_layouts_that_were_run_are_among_those_listed(model, chips, layout):
     assert not broken_rules(space, params)
 
 
-@pytest.mark.parametrize(("chips", "batch", "expected"), cases(__file__, "a_batch_is_about_as_many_tokens_as_usual"))
+@by_table("chips", "batch", "expected")
 def test_a_batch_is_about_as_many_tokens_as_usual(chips, batch, expected):
     assert planned("llama3_70b", chips, batch_tokens=batch).data["given"]["global_batch_size"] == expected
 
@@ -248,7 +248,7 @@ def test_chips_that_no_layout_splits_are_refused_with_some_that_would_do():
     planned("llama3_405b", 8, sequences=64)
 
 
-@pytest.mark.parametrize(("argv", "message"), cases(__file__, "a_question_without_an_answer_says_what_would_do"))
+@by_table("argv", "message")
 def test_a_question_without_an_answer_says_what_would_do(argv, message):
     assert message in asked(*argv, code=1).err
 

@@ -8,7 +8,7 @@ import pytest
 
 from costmodel.installation import __version__
 from dse.cli import main
-from tests.support.cases import cases
+from tests.support.cases import by_table, cases
 from tests.support.commands import outputs_of, stderr_of, stdout_of
 
 #: Arguments -> text of the one line on stderr; exit code 1.
@@ -75,7 +75,7 @@ def test_version():
     assert stdout_of("--version") == f"dse {__version__}\n"
 
 
-@pytest.mark.parametrize(("file", "options", "message"), cases(__file__, "options_of_other_files_are_refused"))
+@by_table("file", "options", "message")
 def test_options_of_other_files_are_refused(file, options, message, tmp_path):
     (tmp_path / "step.hlo").write_text("HloModule m\n\nENTRY e {\n  ROOT x = f32[8,8] parameter(0)\n}\n")
     (tmp_path / "setup.txt").write_text("dataflow_graph {\n}\nmiscellany {\n}\n")

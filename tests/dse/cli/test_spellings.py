@@ -7,7 +7,7 @@ import pytest
 from costmodel.formats import shipped
 from dse import Space
 from dse.cli import COMMANDS, EARLIER, current_command, main, parsed
-from tests.support.cases import cases
+from tests.support.cases import by_table
 from tests.support.commands import json_of, stderr_of, stdout_of
 
 SPACE = "gpt3_175b_1024_a100"
@@ -24,7 +24,7 @@ def test_dse_alone_lists_the_commands(words):
     assert all(f"\n  {name}" in shown for name in COMMANDS)
 
 
-@pytest.mark.parametrize(("typed", "name", "value"), cases(__file__, "usual_options_of_plan"))
+@by_table("typed", "name", "value")
 def test_usual_options_of_plan(typed, name, value):
     args = parsed(["plan", "llama3_70b", "--num-gpus", "256", "--hw", "h100", *typed.split()])
     assert (args.gpus, args.system) == ([256], ["h100"])
@@ -32,7 +32,7 @@ def test_usual_options_of_plan(typed, name, value):
     assert (given if isinstance(given, str | int | float) else json.loads(json.dumps(given))) == value
 
 
-@pytest.mark.parametrize(("kind", "typed", "name"), cases(__file__, "usual_names_stand_for_built_in_files"))
+@by_table("kind", "typed", "name")
 def test_usual_names_stand_for_built_in_files(kind, typed, name):
     assert shipped.current_name(typed, kind) == name
 
@@ -55,7 +55,7 @@ def test_a_plan_keeps_the_values_that_are_set():
     assert "tp=3: not an option; tp can be 1, 2, 4" in stderr_of(*plan, "--set", "tp=3")
 
 
-@pytest.mark.parametrize(("typed", "said"), cases(__file__, "a_mistake_is_one_line_with_a_way_on"))
+@by_table("typed", "said")
 def test_a_mistake_is_one_line_with_a_way_on(typed, said, tmp_path, capsys):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     (tmp_path / "notes.txt").write_text("some notes\n")

@@ -12,7 +12,7 @@ from dse import Space, Study
 from dse.explaining.explanation import Difference, explain, label
 from dse.explaining.neighbours import neighbourhoods, neighbours
 from dse.pricing.evaluation import evaluated_design
-from tests.support.cases import cases
+from tests.support.cases import by_table, cases
 from tests.support.commands import json_of, stderr_of, stdout_of
 from tests.support.paths import ROOT
 from tests.support.rules import broken_rules
@@ -163,7 +163,7 @@ def test_a_design_against_another_is_told_by_what_differs(stored):
     assert "tp 8 to 4" in stdout_of(*argv, "--against", "tp=4")
 
 
-@pytest.mark.parametrize(("argv", "says"), cases(__file__, "what_cannot_be_explained_is_refused_in_a_line"))
+@by_table("argv", "says")
 def test_what_cannot_be_explained_is_refused_in_a_line(argv, says, stored):
     error = stderr_of("explain", *argv)
     assert says in error

@@ -10,7 +10,7 @@ from dse import Space, Study
 from dse.explaining.importance import explained_share, importance
 from dse.pricing.evaluation import evaluated_design
 from dse.reporting.studies.comparison import dominated, study_pair
-from tests.support.cases import cases
+from tests.support.cases import by_table
 from tests.support.commands import json_of, outputs_of, stderr_of, stdout_of
 
 
@@ -116,6 +116,6 @@ def test_a_study_of_an_open_machine_is_not_compared_on_another():
     assert f"`dse compare {study.space.system.name} h200_141g_dgx`" in told.err
 
 
-@pytest.mark.parametrize(("argv", "says"), cases(__file__, "what_cannot_be_compared_is_refused_in_a_line"))
+@by_table("argv", "says")
 def test_what_cannot_be_compared_is_refused_in_a_line(argv, says):
     assert says in stderr_of("compare", *argv)

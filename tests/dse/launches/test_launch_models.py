@@ -16,7 +16,7 @@ from dse.adapters.megatron import launch as megatron
 from dse.adapters.megatron.model import pattern
 from dse.adapters.megatron_bridge import launch as nemo
 from dse.launches.launch import Launch, launch_space
-from tests.support.cases import cases
+from tests.support.cases import by_table, cases
 from tests.support.launch_files import read_text
 
 #: A configuration in `examples/post_training/modelopt/conf` -> the built-in model.
@@ -149,9 +149,7 @@ SLURM = {"SLURM_JOB_NODELIST": "node[07-10]", "SLURM_NODEID": "2", "SLURM_NNODES
          "SLURM_STEP_NUM_NODES": "4", "SLURM_STEP_NUM_TASKS": "4"}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("environment", "master", "rank"), cases(__file__, "a_script_takes_its_nodes_from_slurm_or_from_the_environment")
-)
+@by_table("environment", "master", "rank")
 def test_a_script_takes_its_nodes_from_slurm_or_from_the_environment(environment, master, rank, tmp_path):
     done, words = started(tmp_path, 32, **environment)
     assert (done.returncode, done.stderr) == (0, "")
@@ -167,7 +165,7 @@ def test_a_script_without_slurm_says_which_node_it_is(tmp_path):
     assert (done.stderr, words["--nnodes"], words["--node_rank"]) == ("", "1", "0")
 
 
-@pytest.mark.parametrize(("changes", "message"), cases(__file__, "a_slurm_step_of_another_size_is_refused"))
+@by_table("changes", "message")
 def test_a_slurm_step_of_another_size_is_refused(changes, message, tmp_path):
     """As Slurm 22.05.8 sets these variables: fewer nodes, a task for each GPU, `sbatch train.sh` without srun."""
     done, words = started(tmp_path, 32, **{**SLURM, **changes})
@@ -176,9 +174,7 @@ def test_a_slurm_step_of_another_size_is_refused(changes, message, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("model", "design", "system", "package"), cases(__file__, "a_script_names_the_packages_that_it_needs")
-)
+@by_table("model", "design", "system", "package")
 def test_a_script_names_the_packages_that_it_needs(model, design, system, package):
     text, _ = megatron.script(Launch.of(load_model(model), design, system))
     found = [line for line in text.splitlines() if line.startswith("# Install ")]

@@ -33,7 +33,7 @@ from dse.pricing.evaluation import evaluate, transformer_run
 from dse.registry import launch_forms
 from dse.spaces.question import Question, planned_space
 from dse.spaces.space import Space
-from tests.support.cases import cases
+from tests.support.cases import by_table, cases
 from tests.support.commands import json_of, outputs_of, stderr_of, stdout_of
 from tests.support.launch_files import read_text
 from tests.support.paths import ROOT
@@ -257,7 +257,7 @@ def test_a_loss_that_needs_more_memory_is_named_or_refused(vocabulary, fits):
     assert ("more than a chip has; take --format nemo" in file.notes[0]) != fits
 
 
-@pytest.mark.parametrize(("system", "form", "why"), cases(__file__, "chips_get_files_of_software_that_runs_on_them"))
+@by_table("system", "form", "why")
 def test_chips_get_files_of_software_that_runs_on_them(system, form, why):
     plan, params = planned("llama3_8b", system)
     assert (form in plan.framework.launch) == (not why)
@@ -284,7 +284,7 @@ JUDGE = next((path for path in JUDGES if path.exists()), None)
 
 @pytest.mark.skipif(not os.environ.get("MEGATRON_LM"), reason="MEGATRON_LM names no checkout of Megatron-LM")
 @pytest.mark.skipif(JUDGE is None, reason="who gives scripts to Megatron-LM is not here")
-@pytest.mark.parametrize(("model", "chips", "pins"), cases(__file__, "megatron_lm_accepts_what_is_planned"))
+@by_table("model", "chips", "pins")
 def test_megatron_lm_accepts_what_is_planned(model, chips, pins, tmp_path):
     """With a Python that has torch and einops, which MEGATRON_PYTHON names."""
     (tmp_path / "train.sh").write_text(megatron.script(launch_of(model, chips, pins))[0])
@@ -491,7 +491,7 @@ def test_columns_of_a_launch_file_can_be_changed(tmp_path):
     assert design["breakdown"]["world_size"] == 1024
 
 
-@pytest.mark.parametrize(("more", "why"), cases(__file__, "changes_of_a_launch_file_that_make_no_sense_are_refused"))
+@by_table("more", "why")
 def test_changes_of_a_launch_file_that_make_no_sense_are_refused(tmp_path, more, why):
     (tmp_path / "train.sh").write_text(SCRIPT)
     out, err = outputs_of("evaluate", "train.sh", "--system", "h100_80g_dgx", *more, code=1)
@@ -499,7 +499,7 @@ def test_changes_of_a_launch_file_that_make_no_sense_are_refused(tmp_path, more,
     assert why in err.splitlines()[-1]
 
 
-@pytest.mark.parametrize(("change", "why"), cases(__file__, "a_script_that_says_no_run_gives_one_line"))
+@by_table("change", "why")
 def test_a_script_that_says_no_run_gives_one_line(tmp_path, change, why):
     with pytest.raises(DseError, match=why) as caught:
         read_text(megatron, SCRIPT.replace(*change), tmp_path)
@@ -549,7 +549,7 @@ def test_layers_are_lists_as_python_has_them():
         pattern("__import__('os')")
 
 
-@pytest.mark.parametrize(("arguments", "why"), cases(__file__, "what_a_launch_file_wants_is_said"))
+@by_table("arguments", "why")
 def test_what_a_launch_file_wants_is_said(tmp_path, arguments, why):
     (tmp_path / "train.sh").write_text(SCRIPT)
     assert why in stderr_of("evaluate", *arguments)

@@ -8,7 +8,7 @@ import pytest
 from costmodel.errors import DseError
 from dse.predictions.intervals import DOES_NOT_FIT, FITS, SPREADS, TIGHT, peak_spread
 from dse.spaces.question import Question, planned_space, usable_memory
-from tests.support.cases import cases
+from tests.support.cases import by_table
 from tests.support.commands import json_of, stdout_of
 
 
@@ -28,7 +28,7 @@ def test_verdicts_follow_the_spread():
     assert spread.headroom_share == pytest.approx(1 - 1 / 1.25)
 
 
-@pytest.mark.parametrize(("headroom", "formula"), cases(__file__, "headroom_is_a_size_or_a_share"))
+@by_table("headroom", "formula")
 def test_headroom_is_a_size_or_a_share(headroom, formula):
     assert usable_memory(headroom, "m") == formula
 

@@ -20,7 +20,7 @@ from dse.pricing.evaluation import evaluate, evaluated_design
 from dse.searching.exact.exact_front import exact_front
 from dse.searching.samplers import screening_sampler
 from dse.spaces.space import Space
-from tests.support.cases import cases
+from tests.support.cases import by_table, cases
 from tests.support.commands import stdout_of
 from tests.support.random_designs import random_system
 
@@ -83,7 +83,7 @@ def test_names_of_the_file_stay_as_they_are():
     assert pinned.pinned({"mlp_up_tile_m": 32}).legal.values_of("mlp_up_tile_n") == [16, 32, 64]
 
 
-@pytest.mark.parametrize(("given", "parameters", "message"), cases(__file__, "contradictions_are_told"))
+@by_table("given", "parameters", "message")
 def test_contradictions_are_told(given, parameters, message):
     with pytest.raises(DseError, match=message):
         space(given, parameters)

@@ -13,16 +13,16 @@ from dse.pricing.evaluation import evaluated_design
 from dse.pricing.sweep import combinations, evaluated_designs, swept_values
 from dse.pricing.workers import Workers
 from dse.spaces.space import Space
-from tests.support.cases import cases
+from tests.support.cases import by_table
 from tests.support.commands import json_of, outputs_of, stderr_of, stdout_of
 
 
-@pytest.mark.parametrize(("text", "unit", "values"), cases(__file__, "what_a_sweep_stands_for"))
+@by_table("text", "unit", "values")
 def test_what_a_sweep_stands_for(text, unit, values):
     assert swept_values("name", text, unit) == values
 
 
-@pytest.mark.parametrize(("text", "unit", "message"), cases(__file__, "what_a_sweep_cannot_be"))
+@by_table("text", "unit", "message")
 def test_what_a_sweep_cannot_be(text, unit, message):
     with pytest.raises(DseError, match=message):
         swept_values("name", text, unit)
@@ -146,7 +146,7 @@ def test_a_picture_has_a_line_for_each_value_of_the_second_name(tmp_path):
     assert heights == sorted(heights)  # more nodes, less time: further down
 
 
-@pytest.mark.parametrize(("arguments", "message"), cases(__file__, "mistakes_are_one_line"))
+@by_table("arguments", "message")
 def test_mistakes_are_one_line(arguments, message, tmp_path):
     (tmp_path / "designs.csv").write_text("tp\n8\nx\n")
     (tmp_path / "other.csv").write_text("tp,pq\n8,1\n")

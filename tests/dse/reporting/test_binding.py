@@ -5,10 +5,10 @@ import pytest
 from dse import Space
 from dse.pricing.evaluation import evaluated_design
 from dse.reporting.binding import binding_shares, sentence
-from tests.support.cases import cases
+from tests.support.cases import by_table
 
 
-@pytest.mark.parametrize(("pins", "binds"), cases(__file__, "the_starved_resource_is_the_bottleneck"))
+@by_table("pins", "binds")
 def test_the_starved_resource_is_the_bottleneck(pins, binds):
     space = Space.load("gpt3_175b_1024_a100", pins)
     record = evaluated_design(space, space.completed({}))

@@ -18,7 +18,7 @@ from dse.searching.samplers.samplers import SAMPLERS
 from dse.searching.study import studies
 from dse.spaces.space import Space
 from tests.dse.searching.test_samplers import every_sampler
-from tests.support.cases import cases
+from tests.support.cases import by_table
 from tests.support.commands import json_of, stderr_of, stdout_of
 from tests.support.paths import TEST_DATA
 from tests.support.runs import told
@@ -215,7 +215,7 @@ def test_an_exact_parameter_may_be_pinned(space):
     assert pinned.legal.count == sum(params["tp"] == 8 for params in priced(space)[0])
 
 
-@pytest.mark.parametrize(("written", "message"), cases(__file__, "mistakes_in_how_a_parameter_is_chosen"))
+@by_table("written", "message")
 def test_mistakes_in_how_a_parameter_is_chosen(written, message):
     with pytest.raises(DseError, match=re.escape(message)) as raised:
         small(written)

@@ -1,7 +1,6 @@
 """A study is all in its database: the space, how it is searched, and what was found."""
 
 import optuna
-import pandas as pd
 import pytest
 from sqlalchemy.pool import NullPool
 
@@ -115,13 +114,6 @@ def test_studies_reads_only_the_trials_after_the_last_counts(space, url, monkeyp
     [unread] = studies(url)
     assert (counted[0].complete, unread.complete, unread.unread, unread.best) == (400, 400, 400, {})
     assert studies(url, "gpt3") == counted
-
-
-def test_storage_comes_from_the_environment(space, tmp_path, monkeypatch):
-    monkeypatch.setenv("DSE_STORAGE", f"sqlite:///{tmp_path}/here.db")
-    Study.create(space, "gpt3")
-    assert (tmp_path / "here.db").exists()
-    assert isinstance(Study.load("gpt3").trials(), pd.DataFrame)
 
 
 def test_a_study_that_was_never_run_has_no_budget(space):

@@ -12,7 +12,7 @@ from costmodel.rules.registry import all_columns
 from dse.spaces.sections.frameworks import broken_rules, refused_model
 from dse.spaces.space import Space
 from tests.support import rules
-from tests.support.cases import cases
+from tests.support.cases import by_table, cases
 
 SPLIT = {"tp": 8, "pp": 8, "dp": 2, "gradient_accumulation_steps": 16, "recompute": "selective"}
 
@@ -188,16 +188,12 @@ def test_launches_that_block_come_on_top_of_what_runs():
     assert half.launch_bound_time == pytest.approx(blocking.launch_bound_time / 2)
 
 
-@pytest.mark.parametrize(
-    ("model", "why"), cases(__file__, "models_that_megatron_core_cannot_train_are_refused_by_name")
-)
+@by_table("model", "why")
 def test_models_that_megatron_core_cannot_train_are_refused_by_name(model, why):
     assert refused_model(load_framework("megatron_core"), load_model(model)).startswith(f"model {model}: {why}")
 
 
-@pytest.mark.parametrize(
-    ("shape", "numerics", "rule"), cases(__file__, "limits_read_words_switches_and_numerics_of_a_model")
-)
+@by_table("shape", "numerics", "rule")
 def test_limits_read_words_switches_and_numerics_of_a_model(shape, numerics, rule):
     """Each alone decides whether Llama 3 8B with it is still a model of Megatron Core."""
     model = load_model("llama3_8b")
@@ -207,7 +203,7 @@ def test_limits_read_words_switches_and_numerics_of_a_model(shape, numerics, rul
     assert bool(refused) == bool(rule)
 
 
-@pytest.mark.parametrize(("pins", "limited"), cases(__file__, "maxtext_accumulates_no_gradients_in_eight_bits"))
+@by_table("pins", "limited")
 def test_maxtext_accumulates_no_gradients_in_eight_bits(pins, limited):
     """types.py of MaxText: "FP8 quantization is not compatible with gradient accumulation"."""
     [broken] = broken_rules(load_framework("maxtext"), load_model("llama3_8b"), [{"zero": 3, **pins}], {})

@@ -8,7 +8,7 @@ from costmodel.formats.input_files import dump
 from dse.pricing.evaluation import evaluate
 from dse.searching.exact.exact_front import exact_front
 from dse.spaces.space import Space
-from tests.support.cases import cases
+from tests.support.cases import by_table
 
 SYSTEMS = ("a100_80g_dgx", "h100_80g_dgx", "gb200_186g_nvl72", "gaudi3_128g")
 
@@ -60,7 +60,7 @@ def test_what_the_space_says_of_a_quantity_holds_for_all_machines():
     assert "cores" in {derived.name for derived in several.derived}
 
 
-@pytest.mark.parametrize(("systems", "mistake"), cases(__file__, "a_list_that_cannot_be_is_told_why"))
+@by_table("systems", "mistake")
 def test_a_list_that_cannot_be_is_told_why(systems, mistake):
     with pytest.raises(DseError, match=mistake):
         space_of(systems)

@@ -9,7 +9,7 @@ import pytest
 
 from dse import DseError, Space, Study
 from dse.storage.database import DEFAULT_URL, back_up, restore
-from tests.support.cases import cases
+from tests.support.cases import by_table
 from tests.support.commands import stderr_of, stdout_of
 from tests.support.processes import signal_of
 
@@ -43,6 +43,7 @@ def test_a_backup_holds_what_a_killed_writer_stored(url, tmp_path):
     back_up(url, tmp_path / "copy.db")
     assert count(f"sqlite:///{tmp_path / 'copy.db'}") == 30
     assert count(url) == 30
+    assert not [*tmp_path.glob("*.foreign-*")]  # a log in use stays
 
 
 def test_a_restored_backup_replaces_the_database_and_its_log(url, tmp_path):
@@ -69,12 +70,6 @@ def test_a_backup_that_is_copied_by_hand_survives_the_log_of_a_killed_writer(url
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def test_a_log_in_use_stays(url, tmp_path):
-    grown(url, 30)
-    assert count(url) == 30
-    assert not [*tmp_path.glob("*.foreign-*")]
-
-
 @pytest.mark.parametrize(("content", "message"), [
     (None, "no such file"),
     (b"", "no whole database of studies"),
@@ -88,7 +83,7 @@ def test_what_is_no_backup_is_refused_and_nothing_changes(url, tmp_path, content
     assert count(url) == 10
 
 
-@pytest.mark.parametrize(("words", "message"), cases(__file__, "mistakes_are_one_line"))
+@by_table("words", "message")
 def test_mistakes_are_one_line(url, words, message):
     [line] = stderr_of("studies", *words).splitlines()
     assert message in line

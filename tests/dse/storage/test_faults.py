@@ -23,7 +23,7 @@ from dse.spaces.space import Space
 from dse.storage import atomic_files as files
 from dse.storage.database import patience
 from dse.storage.optuna_store import Store, create_file
-from tests.support.cases import cases
+from tests.support.cases import by_table, cases
 from tests.support.commands import stderr_of
 from tests.support.paths import TEST_DATA
 from tests.support.processes import HEEDING, begun, signal_of
@@ -325,7 +325,7 @@ def test_what_a_full_disk_does_not_take_of_stdout_is_written_elsewhere(small, fo
     assert path.read_text().startswith("tp,")
 
 
-@pytest.mark.parametrize(("output", "said"), cases(__file__, "what_cannot_be_written_is_refused_before_the_work"))
+@by_table("output", "said")
 def test_what_cannot_be_written_is_refused_before_the_work(small, folder, output, said):
     (folder / "there.csv").mkdir()
     assert stderr_of("enumerate", "small.yaml", "-o", output) == f"dse: {said}\n"

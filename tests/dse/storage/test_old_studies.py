@@ -56,13 +56,9 @@ def test_every_old_study_is_shown_or_refused_in_one_line(commit):
             assert "trial" in out
 
 
-def test_the_explanation_of_an_old_trial_names_its_stored_step_time():
+def test_the_explanation_and_the_page_of_an_old_study_name_its_stored_step_time():
     restored("5877065")
     assert "Stored as 18.4 s a step, by another version of the cost model" in stdout_of("explain", "layouts")
-
-
-def test_the_page_of_an_old_study_says_that_its_numbers_are_of_another_cost_model():
-    restored("5877065")
     stdout_of("report", "layouts", "-o", "page.html")
     page = str(data_of(Path("page.html")))
     assert "Numbers are of the cost model that searched, parts of the present one" in page

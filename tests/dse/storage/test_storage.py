@@ -23,7 +23,7 @@ from dse.spaces.space import Space
 from dse.storage.database import optuna_url
 from dse.storage.optuna_store import BEATS, OLD, REVISION, Store, delete_study
 from dse.storage.trial_columns import utc_text
-from tests.support.cases import cases
+from tests.support.cases import by_table
 from tests.support.paths import TEST_DATA
 from tests.support.servers import postgresql_server
 
@@ -217,7 +217,7 @@ def test_reading_leaves_no_files_behind(url, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["dse.db"]
 
 
-@pytest.mark.parametrize(("url", "message"), cases(__file__, "a_wrong_url_says_what_would_do"))
+@by_table("url", "message")
 def test_a_wrong_url_says_what_would_do(url, message):
     with pytest.raises(DseError, match=message):
         Store(url, "create")

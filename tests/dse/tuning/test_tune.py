@@ -14,7 +14,7 @@ from costmodel.formats.shipped import located
 from dse import DseError, Study
 from dse.cli import main
 from tests.support.browser import data_of
-from tests.support.cases import cases
+from tests.support.cases import by_table
 from tests.support.commands import json_of, stderr_of, stdout_of
 from tests.support.paths import ROOT
 
@@ -154,7 +154,7 @@ def test_the_system_is_kept_with_what_runs_moved(study, tmp_path, factor, words)
     assert main(["plan", "llama3_8b", "--gpus", "16", "--system", "./mine.yaml"]) == 0
 
 
-@pytest.mark.parametrize(("words", "message"), cases(__file__, "mistakes_get_one_line"))
+@by_table("words", "message")
 def test_mistakes_get_one_line(study, words, message):
     assert message in stderr_of("tune", *words)
 

@@ -7,7 +7,7 @@ import pytest
 from dse.validation.comparison import ComparedRow
 from dse.validation.pairs import PUBLISHED, ComparedPair, compared_pairs
 from dse.validation.table import MeasuredRow, csv_cells
-from tests.support.cases import cases
+from tests.support.cases import by_table
 from tests.support.commands import json_of, stderr_of, stdout_of
 
 HEADING = "id,model,system,gpus,framework,base_design,changed_design,base_step_s,changed_step_s,changed_gpus\n"
@@ -29,9 +29,7 @@ def pair_of(measured, predicted):
     return ComparedPair("x", "tp", (runs[0], runs[1]))
 
 
-@pytest.mark.parametrize(
-    ("measured", "predicted", "sign_right", "close"), cases(__file__, "an_effect_below_two_percent_is_none")
-)
+@by_table("measured", "predicted", "sign_right", "close")
 def test_an_effect_below_two_percent_is_none(measured, predicted, sign_right, close):
     pair = pair_of(measured, predicted)
     assert (pair.measured, pair.predicted) == pytest.approx((measured, predicted))

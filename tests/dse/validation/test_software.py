@@ -10,7 +10,7 @@ from dse.validation.comparison import compared
 from dse.validation.frameworks import framework_of
 from dse.validation.rows import RECOMPUTING, expressed_row
 from dse.validation.table import SHIPPED, MeasuredRow, read_table
-from tests.support.cases import cases
+from tests.support.cases import by_table
 
 ROWS = [row for path in SHIPPED for row in read_table(path)]
 
@@ -60,7 +60,7 @@ def test_a_design_leaves_the_defaults_of_its_software_in_place():
     assert expressed_row(replace(EXPERTS, framework="")).assumed["framework"] == "megatron_core"
 
 
-@pytest.mark.parametrize(("cells", "columns"), cases(__file__, "cells_and_defaults_become_columns"))
+@by_table("cells", "columns")
 def test_cells_and_defaults_become_columns(cells, columns):
     run = expressed_row(replace(EXPERTS, **cells))
     assert {name: run.columns[name] for name in columns} == columns
@@ -68,7 +68,7 @@ def test_cells_and_defaults_become_columns(cells, columns):
         assert expressed_row(replace(EXPERTS, design=DESIGN, **cells)).columns.items() >= columns.items()
 
 
-@pytest.mark.parametrize(("cells", "columns"), cases(__file__, "recipes_recompute_unless_a_row_says_what"))
+@by_table("cells", "columns")
 def test_recipes_recompute_unless_a_row_says_what(cells, columns):
     """All recomputation that a run has is its row's, or all of it is that of recipes for its model and chip."""
     run = expressed_row(replace(BY_DESIGN, **cells))

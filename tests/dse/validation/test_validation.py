@@ -22,7 +22,7 @@ from dse.validation.rows import expressed_row
 from dse.validation.summary import dataset_record, error_record, kendall_tau
 from dse.validation.table import COLUMNS, SHIPPED, MeasuredRow
 from tests.support.browser import complaints, data_of
-from tests.support.cases import cases
+from tests.support.cases import by_table, cases
 from tests.support.commands import json_of, stderr_of, stdout_of
 from tests.validation_figures import KEPT, PAGE, PUBLIC, README, REPORT, SUMMARY, figures, report, rows_of, summary
 
@@ -327,9 +327,7 @@ def test_a_wrong_table_says_where_and_what_would_do(tmp_path, text, message):
     assert message in line
 
 
-@pytest.mark.parametrize(
-    ("row", "why_not"), cases(__file__, "a_row_that_is_not_understood_is_not_expressed_and_others_are_judged")
-)
+@by_table("row", "why_not")
 def test_a_row_that_is_not_understood_is_not_expressed_and_others_are_judged(tmp_path, row, why_not):
     table = str(written(tmp_path, HEADING + ROW + row + ROW))
     rows = json_of("validate", table)["rows"]

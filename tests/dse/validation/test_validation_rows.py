@@ -15,12 +15,12 @@ from dse.validation.kernels import measured_kernel_time
 from dse.validation.memory import usable_memory
 from dse.validation.rows import expressed_row, measured_time, recompute_of
 from dse.validation.table import SHIPPED, WORDS, MeasuredRow, read_table
-from tests.support.cases import cases
+from tests.support.cases import by_table, cases
 
 STEPS, RUNS, MEMORY, ONE_GPU = (read_table(path) for path in SHIPPED)
 
 
-@pytest.mark.parametrize(("text", "gigabits"), cases(__file__, "fabrics_are_rates_of_one_gpu"))
+@by_table("text", "gigabits")
 def test_fabrics_are_rates_of_one_gpu(text, gigabits):
     assert fabric_rate(text, 8) == pytest.approx(gigabits * 1e9 / 8)
     assert fabric_rate("unstated", 8) is None
@@ -78,7 +78,7 @@ def test_selective_recomputation_of_layers_is_that_of_half_of_a_stage():
     assert recompute_of(row, model, 1.0) == {"recompute": "full"}
 
 
-@pytest.mark.parametrize(("cells", "lacks"), cases(__file__, "what_a_row_lacks_is_named_and_others_are_priced"))
+@by_table("cells", "lacks")
 def test_what_a_row_lacks_is_named_and_others_are_priced(cells, lacks):
     wrong, right = compared([row_of(**cells), STEPS[1]])
     assert lacks in wrong.why_not
