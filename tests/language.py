@@ -4,7 +4,6 @@
 `tests/data/language.csv` to the counts of the tree. Allowances never grow.
 """
 
-import argparse
 import ast
 import csv
 import re
@@ -15,6 +14,7 @@ from typing import Final
 
 from tests.house import FILES, ROOT, nodes
 from tests.support.cases import cases
+from tests.support.commands import parsers
 
 ALLOWED: Final = ROOT / "tests" / "data" / "language.csv"
 PAGES: Final = (
@@ -70,16 +70,12 @@ def faults(page: str) -> tuple[list[tuple[str, str]], list[str]]:
 
 def helps() -> dict[str, str]:
     """Help of each command, without its usage and its examples."""
-    from dse.cli import parser
-
-    [commands] = [own for own in parser()._actions if isinstance(own, argparse._SubParsersAction)]
     texts = {}
-    for name, own in commands.choices.items():
-        options = [action.help or "" for action in own._actions]
-        groups = [group.description or "" for group in own._action_groups]
-        texts[name] = "\n\n".join(
-            text % {} if "%%" in text else text for text in (own.description or "", *groups, *options)
-        )
+    for name, command in parsers().items():
+        options = [action.help or "" for action in command._actions]
+        groups = [group.description or "" for group in command._action_groups]
+        parts = (command.description or "", *groups, *options)
+        texts[name] = "\n\n".join(text % {} if "%%" in text else text for text in parts)
     return texts
 
 

@@ -33,9 +33,20 @@ def stored(monkeypatch, storage):
     monkeypatch.setenv("DSE_STORAGE", storage)
 
 
+@pytest.fixture(scope="session")
+def searched(tmp_path_factory):
+    """A function that searches a space in a new database, and returns the study."""
+
+    def searched(space, budget, name=None, **plan):
+        storage = f"sqlite:///{tmp_path_factory.mktemp('searched')}/dse.db"
+        study = Study.create(space, name, storage=storage, **plan)
+        study.run(budget)
+        return study
+
+    return searched
+
+
 @pytest.fixture(scope="module")
-def storage(tmp_path_factory, small_space):
+def storage(searched, small_space):
     """A database with a study of 30 trials of a space of 144 legal designs."""
-    storage = f"sqlite:///{tmp_path_factory.mktemp('storage') / 'dse.db'}"
-    Study.create(Space.from_text(small_space), "small", storage=storage).run(30)
-    return storage
+    return searched(Space.from_text(small_space), 30, "small").storage

@@ -1,6 +1,5 @@
 """Rules of the whole tree: imports go one way, docstrings have units, commands have examples."""
 
-import argparse
 import ast
 import re
 import shlex
@@ -10,10 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dse.cli import parsed, parser
+from dse.cli import COMMANDS, parsed
 from dse.searching.samplers.samplers import DEFAULT_SAMPLER, SAMPLERS
 from tests.house import FILES, ROOMS, ROOT, arrows, arrows_between, children, floors, imported, named, nodes, tree
 from tests.house_picture import PICTURE, picture
+from tests.support.commands import parsers
 
 #: Reference models stand beside the native one and beside each other.
 REFERENCE_MODELS = ("deepflow", "dfmodel", "simai")
@@ -39,7 +39,7 @@ BUDGETS = [
     ("dse.adapters", "", 21_342),
     ("dse.adapters.xla", "", 6_551),
     ("dse.adapters.dfmodel", "", 4_010),
-    ("tests", "", 30_346),
+    ("tests", "", 30_313),
 ]
 
 #: Names without a meaning, which no value has.
@@ -139,8 +139,10 @@ def docstrings() -> Iterator[tuple[str, str]]:
 
 
 def test_docstrings_begin_with_the_result():
-    """Not with a question word: "Bytes of a message", "True if it fits"."""
-    assert not [(name, text) for name, text in docstrings() if re.match(r"(What|Whether|How)\b", text)]
+    """Not with a question word; and first lines stand alone, as on an index page they have no line above them."""
+    leaning = r"(The same|Those|These|Some of them|All of (it|them)|Of|That of|It|Them|Both\.)\b"
+    wrong = re.compile(rf"(What|Whether|How)\b|{leaning}")
+    assert not [(name, text.partition("\n")[0]) for name, text in docstrings() if wrong.match(text)]
 
 
 def test_names_of_values_have_a_meaning():
@@ -151,12 +153,6 @@ def test_names_of_values_have_a_meaning():
         node.id for node in every if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in keys
     )
     assert not VAGUE & {*names, *(node.arg for node in every if isinstance(node, ast.arg))}
-
-
-def test_first_lines_of_docstrings_stand_alone():
-    """On an index page they have no line above them."""
-    leaning = re.compile(r"(The same|Those|These|Some of them|All of (it|them)|Of|That of|It|Them|Both\.)\b")
-    assert not [(name, text.partition("\n")[0]) for name, text in docstrings() if leaning.match(text)]
 
 
 def entries(docstring: str) -> Iterator[tuple[str, str, str]]:
@@ -189,29 +185,23 @@ def lines_of(function: ast.FunctionDef) -> int:
     return (function.end_lineno or 0) - function.lineno - len(text.splitlines())
 
 
-def commands() -> dict[str, argparse.ArgumentParser]:
-    """Every command's own parser."""
-    [action] = [a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)]
-    return dict(action.choices)
-
-
-@pytest.mark.parametrize("name", commands())
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_and_an_example(name):
-    command = commands()[name]
+    command = parsers()[name]
     assert command.description
     assert re.search(rf"^  dse {name}\b", command.epilog or "", flags=re.MULTILINE)
     for action in command._actions:
         assert action.help, f"dse {name}: {action.dest}"
 
 
-@pytest.mark.parametrize("name", commands())
+@pytest.mark.parametrize("name", COMMANDS)
 def test_examples_parse(name):
-    epilog = (commands()[name].epilog or "").replace("\\\n", " ")
+    epilog = (parsers()[name].epilog or "").replace("\\\n", " ")
     for example in re.findall(r"^  dse (.*)$", epilog, flags=re.MULTILINE):
         assert parsed(shlex.split(re.split(r"\s{3,}\S|[|>]", example)[0])).run
 
 
 def test_the_help_of_search_names_every_sampler():
-    text = commands()["search"].format_help()
+    text = parsers()["search"].format_help()
     assert all(re.search(rf"\b{name}\b", text) for name in SAMPLERS)
     assert f"{DEFAULT_SAMPLER} (default)" in text

@@ -1,15 +1,15 @@
 """Examples of README, docs and help that evaluate designs: each runs, and shows a design that fits."""
 
-import argparse
 import re
 import shlex
+from functools import cache
 
 import pytest
 
 from costmodel.formats import shipped
-from dse.cli import main, parser
+from dse.cli import main
 from tests.dse.launches.test_launching import SCRIPT
-from tests.support.commands import stdout_of
+from tests.support.commands import parsers, stdout_of
 from tests.support.paths import ROOT
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -17,21 +17,20 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 WITHOUT_FILE = re.compile(r"--from-(nemo|torchtitan|maxtext)|--designs|7b|my_space|small\.yaml")
 
 
-def helps() -> str:
-    """Help of every command."""
-    [commands] = [own for own in parser()._actions if isinstance(own, argparse._SubParsersAction)]
-    return "\n".join(own.format_help() for own in commands.choices.values())
+@cache
+def lines() -> list[str]:
+    """Lines of all pages, and of the help of every command."""
+    texts = [*(page.read_text() for page in PAGES), *(command.format_help() for command in parsers().values())]
+    return [line.strip().removeprefix("$ ") for line in "\n".join(texts).splitlines()]
 
 
 def examples() -> list[str]:
     """Commands that name a design of a built-in space, or a launch file of Megatron-LM."""
-    lines = "\n".join([*(page.read_text() for page in PAGES), helps()]).splitlines()
-    found = [line.strip().removeprefix("$ ") for line in lines]
     kinds = tuple(f"dse {command} " for command in ("evaluate", "fit", "cost"))
     named = (*shipped.names("spaces"), "--from-megatron", "train.sh")
     return sorted({
         re.split(r" {2,}#|\s+\||&&", line)[0].strip()
-        for line in found
+        for line in lines()
         if line.startswith(kinds) and line.split()[2] in named and not WITHOUT_FILE.search(line)
     })  # fmt: skip
 
@@ -39,14 +38,13 @@ def examples() -> list[str]:
 def other_examples() -> list[str]:
     """Commands that plan, explain, compare, show and report what `folder` holds; `test_readme` runs the guides' own."""
     run_already = [page.read_text() for page in PAGES if page.stem == "README" or page.stem.startswith("guide_")]
-    lines = "\n".join([*(page.read_text() for page in PAGES), helps()]).splitlines()
     held = ["gpt3_175b_1024_a100", "plan_llama3_70b_256", "train.sh", "old.sh", "meta-llama/Llama-3.1-405B"]
     held += [*shipped.names("models"), *shipped.names("systems"), *shipped.spellings("systems")]
     kinds = tuple(f"dse {command} " for command in ("plan", "compare", "explain", "show", "report"))
     found = {
         command
-        for line in lines
-        if (command := re.split(r" {2,}| +#|\s+\||&&", line.strip().removeprefix("$ "))[0]).startswith(kinds)
+        for line in lines()
+        if (command := re.split(r" {2,}| +#|\s+\||&&", line)[0]).startswith(kinds)
         and command.split()[2] in held
         and not re.search(r"gpt3_without_sp|by_simai|--trace", command)
         and not any(command in page for page in run_already)

@@ -1,11 +1,18 @@
-"""Commands of `dse`, run in the process of the tests: their results, and what they print."""
+"""Commands of `dse`, run in the process of the tests: their results, outputs and parsers."""
 
+import argparse
 import contextlib
 import io
 import json
 from typing import Any, NamedTuple
 
-from dse.cli import main
+from dse.cli import main, parser
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """The parser of every command."""
+    [commands] = [action for action in parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(commands.choices)
 
 
 class Outputs(NamedTuple):

@@ -15,7 +15,7 @@ from tests.support.commands import json_of, outputs_of, stderr_of, stdout_of
 pytestmark = pytest.mark.usefixtures("stored")
 
 
-def test_studies_lists_counts_and_best_values(storage):
+def test_studies_lists_counts_and_best_values():
     table = stdout_of("studies")
     assert "30 finished" in table
     assert "step_time " in table
@@ -74,7 +74,7 @@ def test_files_hold_words_with_commas(tmp_path):
 
 
 @pytest.mark.parametrize("words", [[], ["--columns", "step_time"]])
-def test_show_prints_twenty_rows_unless_more_are_asked_for(storage, words, tmp_path):
+def test_show_prints_twenty_rows_unless_more_are_asked_for(words, tmp_path):
     show = ["show", "small", "--trials", *words]
     printed = stdout_of(*show)
     assert trials_of(printed) == [*range(20)]

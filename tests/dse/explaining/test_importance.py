@@ -15,11 +15,10 @@ from tests.support.commands import json_of, outputs_of, stderr_of, stdout_of
 
 
 @pytest.fixture(scope="module")
-def storage(tmp_path_factory, small_space):
-    """Two studies: of all designs of a space, and of some of another that gives a value of its own."""
-    storage = f"sqlite:///{tmp_path_factory.mktemp('storage') / 'dse.db'}"
+def storage(searched, small_space):
+    """Two studies: of all designs of a space, and of some of another that gives one more value."""
     space = Space.from_text(small_space)
-    Study.create(space, "all", storage=storage).run(60)
+    storage = searched(space, 60, "all").storage
     Study.create(space.pinned({"sequence_parallel": False}), "some", storage=storage).run(40)
     return storage
 

@@ -11,7 +11,6 @@ from costmodel import DesignPoints, DseError, load_model, load_system, resolve_t
 from costmodel.kernels.products import gemm_reloads
 from costmodel.steps.transformer import parameter_groups, transformer_items
 from costmodel.training.run import Run, rank_run
-from dse.api.study import Study
 from dse.spaces.space import Space
 from tests.support.commands import stdout_of
 
@@ -101,11 +100,8 @@ def test_groups_of_an_optimizer_that_shares_costs_are_refused():
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    storage = f"sqlite:///{tmp_path_factory.mktemp('tables') / 'dse.db'}"
-    found = Study.create(Space.load("gpt3_175b_codesign"), storage=storage, sampler="random")
-    found.run(4)
-    return found
+def study(searched):
+    return searched(Space.load("gpt3_175b_codesign"), 4, sampler="random")
 
 
 def exported(study, trial, form):

@@ -6,7 +6,6 @@ import pytest
 from benchmarks import intervals as made
 from costmodel import load_model, load_system
 from costmodel.formats import shipped
-from dse.api.study import Study
 from dse.predictions.intervals import (
     CALIBRATED,
     EXTRAPOLATED,
@@ -108,15 +107,6 @@ def test_intervals_of_a_batch_are_those_of_its_designs():
     found = interval("megatron_core", load_system("h100_80g_dgx"), load_model("llama3_70b"), **columns)
     own = [ends(**{name: np.broadcast_to(values, 3)[row] for name, values in columns.items()}) for row in range(3)]
     assert list(zip(found.low, found.high, found.evidence, strict=True)) == own
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    """A study of the default space, in a database of its own."""
-    url = f"sqlite:///{tmp_path_factory.mktemp('robust')}/dse.db"
-    found = Study.create(Space.load("gpt3_175b_1024_a100"), "usual", storage=url)
-    found.run(60)
-    return found
 
 
 def test_a_robust_space_reads_worse_ends_wherever_times_are_read():

@@ -107,12 +107,9 @@ SOLVED = "attention: fused, sharding: solve, tiling: solve"
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
+def study(searched):
     """Eight trials whose kernels are solved."""
-    storage = f"sqlite:///{tmp_path_factory.mktemp('solved')}/dse.db"
-    study = Study.create(space(SOLVED), "solved", storage=storage)
-    study.run(8)
-    return study
+    return searched(space(SOLVED), 8, "solved")
 
 
 def test_solved_kernels_are_parameters_of_every_trial(study):

@@ -52,12 +52,9 @@ PARTS = (
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory, small_space):
+def study(searched, small_space):
     """A study with infeasible designs among its trials."""
-    storage = f"sqlite:///{tmp_path_factory.mktemp('storage') / 'dse.db'}"
-    study = Study.create(Space.from_text(small_space), "small", storage=storage, sampler="random")
-    study.run(60)
-    return study
+    return searched(Space.from_text(small_space), 60, "small", sampler="random")
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +122,7 @@ def test_launch_files_on_the_page_are_those_of_export(report, study):
             assert "\n".join(lines) == study.export(design["trial"], form).content.decode()
 
 
-def test_a_pipeline_folds_what_it_repeats(toy_system, gpt, small_space):
+def test_a_pipeline_folds_what_it_repeats(small_space):
     space = Space.from_text(small_space)
     [events] = timelines(space, [space.completed({"tp": 4, "pp": 4, "recompute": "none"})])
     kept, period = folded(events)

@@ -39,11 +39,9 @@ def workers(url, n, budget=BUDGET):
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def alone(request, space, tmp_path_factory):
+def alone(request, searched, space):
     """A study that one process made, and its trials."""
-    url = f"sqlite:///{tmp_path_factory.mktemp('alone')}/dse.db"
-    study = Study.create(space, "shared", storage=url, seed=5, sampler=request.param)
-    study.run(BUDGET)
+    study = searched(space, BUDGET, "shared", seed=5, sampler=request.param)
     return study, told(study)
 
 

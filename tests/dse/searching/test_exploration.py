@@ -73,7 +73,7 @@ def test_rules_and_limits_are_violations_and_the_budget_ends():
 
 
 @pytest.mark.slow
-def test_a_sampler_of_ten_lines_is_scored(front, monkeypatch, capsys):
+def test_a_sampler_of_ten_lines_is_scored(front, monkeypatch):
     monkeypatch.setattr(samplers, "SAMPLERS", {**samplers.SAMPLERS, "greedy": greedy})
     table = [*scores.rows([SMALL], ["greedy", "screening"], 2, 100)]
     assert [row["evaluations"] >= 100 for row in table] == [True, True]

@@ -42,11 +42,9 @@ def space():
 
 
 @pytest.fixture(scope="module")
-def study(space, tmp_path_factory):
+def study(searched, space):
     """All outer designs, each with its winners."""
-    study = Study.create(space, "inner", storage=f"sqlite:///{tmp_path_factory.mktemp('inner')}/dse.db")
-    assert study.run(1000).exhausted
-    return study
+    return searched(space, 1000, "inner")
 
 
 def priced(space):

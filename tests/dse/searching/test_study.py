@@ -13,10 +13,8 @@ from dse.storage.optuna_store import Store
 
 
 @pytest.fixture(scope="module")
-def study(space, tmp_path_factory):
-    study = Study.create(space, "gpt3", storage=f"sqlite:///{tmp_path_factory.mktemp('study')}/dse.db")
-    study.run(100)
-    return study
+def study(searched, space):
+    return searched(space, 100, "gpt3")
 
 
 def test_the_database_alone_is_enough_to_go_on(study, space):

@@ -15,12 +15,9 @@ pytest.importorskip("optuna_dashboard", reason="needs the `dashboard` extra")
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory, small_space):
+def study(searched, small_space):
     """A study with infeasible designs that no feasible one beats."""
-    storage = f"sqlite:///{tmp_path_factory.mktemp('storage') / 'dse.db'}"
-    study = Study.create(Space.from_text(small_space), storage=storage, sampler="random")
-    study.run(48)
-    return study
+    return searched(Space.from_text(small_space), 48, sampler="random")
 
 
 def told(application: Any, path: str) -> Any:

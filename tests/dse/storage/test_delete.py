@@ -24,7 +24,7 @@ def two_studies(tmp_path_factory, small_space):
 
 
 @pytest.fixture
-def searched(two_studies, tmp_path):
+def copied(two_studies, tmp_path):
     """A copy of this folder."""
     return shutil.copytree(two_studies, tmp_path, dirs_exist_ok=True)
 
@@ -33,10 +33,10 @@ def names():
     return optuna.get_all_study_names("sqlite:///dse.db")
 
 
-def test_a_study_is_deleted_with_all_of_its_trials(searched):
+def test_a_study_is_deleted_with_all_of_its_trials(copied):
     assert stdout_of("delete", "one", "--yes") == "deleted study 'one': 4 trials of space small\n"
     assert names() == ["two"]
-    with sqlite3.connect(searched / "dse.db") as database:
+    with sqlite3.connect(copied / "dse.db") as database:
         tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         for table in tables:
             columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
@@ -50,8 +50,8 @@ def test_a_study_is_deleted_with_all_of_its_trials(searched):
     assert main(["search", "small.yaml", "--budget", "4", "--study", "one"]) == 0  # the name is free again
 
 
-def test_a_study_that_cannot_be_read_can_be_deleted(searched):
-    with sqlite3.connect(searched / "dse.db") as database:
+def test_a_study_that_cannot_be_read_can_be_deleted(copied):
+    with sqlite3.connect(copied / "dse.db") as database:
         database.execute("UPDATE study_user_attributes SET value_json = '{[' WHERE study_id = 1")
         database.execute("UPDATE study_directions SET direction = 'SIDEWAYS' WHERE study_id = 1")
         database.execute("UPDATE trials SET number = 'first', state = 'odd' WHERE study_id = 1")
@@ -62,14 +62,14 @@ def test_a_study_that_cannot_be_read_can_be_deleted(searched):
     assert names() == ["two"]
 
 
-def test_where_nobody_can_be_asked_nothing_is_deleted(searched):
+def test_where_nobody_can_be_asked_nothing_is_deleted(copied):
     assert "4 trials of space small, in " in (said := stderr_of("delete", "one"))
     assert "add --yes to delete it" in said
     assert names() == ["one", "two"]
 
 
 @pytest.mark.parametrize(("answer", "deleted"), [("y\n", True), ("\n", False), ("no\n", False)])
-def test_on_a_terminal_it_asks(searched, monkeypatch, answer, deleted):
+def test_on_a_terminal_it_asks(copied, monkeypatch, answer, deleted):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -79,5 +79,5 @@ def test_on_a_terminal_it_asks(searched, monkeypatch, answer, deleted):
     assert names() == (["two"] if deleted else ["one", "two"])
 
 
-def test_a_study_that_is_not_there_is_not_deleted(searched):
+def test_a_study_that_is_not_there_is_not_deleted(copied):
     assert "no study 'on'" in stderr_of("delete", "on", "--yes")

@@ -31,7 +31,7 @@ from tests.support.runs import marks, told
 from tests.support.servers import Wire, temporary_server
 
 SMALL = TEST_DATA / "small_space.yaml"
-BUDGET = 100
+BUDGET, PLAN = 100, {"seed": 5, "sampler": "nsga2"}
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def space():
 
 
 def new_study(space, url, name="study"):
-    return Study.create(space, name, storage=url, seed=5, sampler="nsga2")
+    return Study.create(space, name, storage=url, **PLAN)
 
 
 @pytest.fixture
@@ -61,11 +61,9 @@ def study(space, folder):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(space, tmp_path_factory):
+def undisturbed(searched, space):
     """The trials of a study that nothing befell."""
-    study = new_study(space, f"sqlite:///{tmp_path_factory.mktemp('undisturbed')}/dse.db")
-    study.run(BUDGET)
-    return told(study)
+    return told(searched(space, BUDGET, "study", **PLAN))
 
 
 @pytest.fixture

@@ -203,13 +203,10 @@ def test_options_that_are_equal_in_python_keep_their_kind(url):
 # Failures, in one line each.
 
 
-def test_reading_creates_nothing(tmp_path):
+def test_reading_creates_nothing_and_leaves_no_files_behind(url, tmp_path):
     with pytest.raises(DseError, match=r"no database there; `dse search` starts one"):
-        Store(f"sqlite:///{tmp_path}/dse.db", "read")
+        Store(url, "read")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_reading_leaves_no_files_behind(url, tmp_path):
     with a_study(url):
         pass
     with Store(url, "read") as store:
