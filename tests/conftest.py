@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from costmodel import Chip, Host, LinkTier, MemoryLevel, ModelShape, System
 from tests.support.cases import cases
+from tests.support.commands import outputs_of
 from tests.support.paths import ROOT
 
 # Little of what is dropped has circles: looking for them as often as Python does takes a tenth of the time.
@@ -80,3 +81,12 @@ def llama() -> ModelShape:
 def small_space() -> str:
     """A search space of three parameters, as a file holds it."""
     return cases(__file__, "small_space")
+
+
+@pytest.fixture
+def small_study(tmp_path, monkeypatch, small_space) -> Path:
+    """The current folder, with `small.yaml` and its study `small` of four trials."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(small_space)
+    outputs_of("search", "small.yaml", "--budget", "4")
+    return tmp_path

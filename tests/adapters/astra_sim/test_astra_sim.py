@@ -14,9 +14,9 @@ from costmodel.training.run import Run
 from dse.adapters.astra_sim import export
 from dse.adapters.astra_sim.export import astra_sim_files
 from dse.adapters.astra_sim.program import phases
-from dse.cli import main
 from tests.support import chakra_files as wire
 from tests.support.cases import cases
+from tests.support.commands import outputs_of
 
 H100, A100 = "h100_80g_dgx", "a100_80g_dgx"
 OVERLAPS = {"zero": 1, "overlap_grad_reduce": True, "overlap_param_gather": True}
@@ -197,14 +197,11 @@ def test_one_rank_is_refused_with_what_would_do():
     assert "needs two at least; give it another, such as tp=2" in file.notes[0]
 
 
-def test_a_folder_says_how_it_is_run(tmp_path, monkeypatch, small_space, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.yaml").write_text(small_space)
-    assert main(["search", "small.yaml", "--budget", "4"]) == 0
-    assert main(["export", "small", "--trial", "0", "--format", "astra-sim", "-o", "step"]) == 0
-    files = {path.name for path in (tmp_path / "step").iterdir()}
+def test_a_folder_says_how_it_is_run(small_study):
+    outputs_of("export", "small", "--trial", "0", "--format", "astra-sim", "-o", "step")
+    files = {path.name for path in (small_study / "step").iterdir()}
     assert files >= {"step.0.et", "step.1.et", "groups.json", "network.yml", "links.yml", "system.json"}
-    readme = (tmp_path / "step" / "README.md").read_text()
+    readme = (small_study / "step" / "README.md").read_text()
     assert all(f"`{name}`" in readme for name in files if not name.endswith((".et", ".md")))
     assert "--comm-group-configuration=groups.json" in readme
 

@@ -8,12 +8,11 @@ from costmodel import DesignPoints, load_model, load_system
 from costmodel.kernels.kernel_cost import Item
 from costmodel.steps.transformer import transformer_items
 from dse.adapters.chakra.step import step_traces
-from dse.cli import main
 from dse.pricing.evaluation import transformer_run
 from dse.spaces.space import Space
 from tests.support import chakra_files as wire
 from tests.support.cases import cases
-from tests.support.commands import stderr_of
+from tests.support.commands import outputs_of, stderr_of
 from tests.support.runs import run_of
 
 #: Layouts of GPT-3 on 64 chips, of every kind of schedule.
@@ -140,15 +139,12 @@ def test_designs_of_other_spaces_have_traces(name):
     assert all(node["comm_size"] > 0 for node in collectives)
 
 
-def test_a_folder_has_a_file_for_each_stage(tmp_path, monkeypatch, small_space):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.yaml").write_text(small_space)
-    assert main(["search", "small.yaml", "--budget", "4"]) == 0
+def test_a_folder_has_a_file_for_each_stage(small_study):
     command = ["export", "small", "--trial", "0", "--format", "chakra"]
-    assert main([*command, "-o", "traces"]) == 0
-    files = {path.name for path in (tmp_path / "traces").iterdir()}
+    outputs_of(*command, "-o", "traces")
+    files = {path.name for path in (small_study / "traces").iterdir()}
     assert "step.0.et" in files
     assert all(name.split(".")[1].isdigit() and name.endswith(".et") for name in files)
     assert "name a folder with -o DIR" in stderr_of(*command)
-    (tmp_path / "traces" / "step.99999.et").touch()
+    (small_study / "traces" / "step.99999.et").touch()
     assert "files of another design, such as step.99999.et" in stderr_of(*command, "-o", "traces")

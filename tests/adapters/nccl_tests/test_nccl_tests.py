@@ -4,9 +4,8 @@ import pytest
 
 from costmodel import DseError
 from dse.adapters.nccl_tests.log import read_nccl_tests
-from dse.api.files import calibrate
-from dse.cli import main
-from tests.support.commands import stderr_of
+from dse.api.files import compare_systems
+from tests.support.commands import outputs_of, stderr_of
 
 #: Lines of version 2.17 as published for two nodes of four GH200 (docs.cscs.ch), and bus bandwidths there. [GB/s]
 LINES = """
@@ -72,8 +71,7 @@ def test_links_are_calibrated_from_logs(written, tmp_path):
         for size in sizes
     ]
     path = written(log("all_reduce_perf", {"a": 8}, "\n".join(shown) + "\n"))
-    found = calibrate(system="h100_80g_dgx", nccl_tests=[path])
-    assert any(own.name.startswith("node_") for stage in found.stages for own in stage.constants)
-    assert main(["calibrate", "--nccl-tests", str(path), "--system", "h100", "-o", str(tmp_path / "mine.yaml")]) == 0
+    outputs_of("calibrate", "--nccl-tests", path, "--system", "h100", "-o", tmp_path / "mine.yaml")
     assert "nccl.log" in (tmp_path / "mine.yaml").read_text()
+    assert compare_systems("h100_80g_dgx", str(tmp_path / "mine.yaml"))["quantity"].str.startswith("node_").any()
     assert "--nccl-tests LOG" in stderr_of("calibrate", "--system", "h100")

@@ -1,4 +1,4 @@
-"""What compilers print besides compiled modules is told apart, and one line says what to print instead."""
+"""Other texts of compilers than compiled modules are named, and one line says which to print instead."""
 
 import pytest
 

@@ -24,13 +24,13 @@ UNROLLED = Step(scan=False, optimizer="momentum", donate=False)
 
 
 def purposes(messages: dict[int, Collective]) -> set[tuple[str, str]]:
-    """What messages of more than numbers are for, with their kinds."""
+    """Purposes of messages of more than numbers, with their kinds."""
     found = {(purpose, each.name) for each in messages.values() for purpose, _ in each.payloads}
     return {each for each in found if each[0] not in ("scalars", "input", "unknown")}
 
 
 def told(step: Step) -> dict[str, object]:
-    """How a compiled step trains, by the text's names and without them."""
+    """Figures of how a compiled step trains."""
     found = training_figures(compiled(step).analysis)
     return {name.removeprefix("model."): value for name, value in found.items()}
 
@@ -107,6 +107,13 @@ def test_a_compiled_step_lies_between_its_bounds(step):
     assert 0 < sum(found.exposed.values())[0] < found.breakdown.step_time[0] - found.kernels[0]
 
 
+def mesh_of(**axes: int):
+    """Devices on named axes."""
+    automatic = (jax.sharding.AxisType.Auto,) * len(axes)
+    devices = jax.devices()[: prod(axes.values())]
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=automatic, devices=devices)
+
+
 def mapped(function, mesh, *specs):
     """A function that each device runs on its own pieces; its result is summed over all of them."""
     return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=specs[0], check_vma=False)
@@ -172,19 +179,18 @@ def array(*dims):
 
 
 MAPPED = {
-    "pipelined": (pipelined, (("stage", 4), ("data", 2)), array(4, 16, 16), array(4, 8, 16),
+    "pipelined": (pipelined, {"stage": 4, "data": 2}, array(4, 16, 16), array(4, 8, 16),
                   (P("stage"), P(None, "data")), ("pipeline parallel", "collective-permute")),
-    "exchanged": (exchanged, (("data", 4),), {"shared": array(16, 16), "expert": array(4, 16, 16)},
+    "exchanged": (exchanged, {"data": 4}, {"shared": array(16, 16), "expert": array(4, 16, 16)},
                   array(64, 16), ({"shared": P(), "expert": P("data")}, P("data")),
                   ("expert parallel", "all-to-all")),
-    "ringed": (ringed, (("data", 4),), array(16, 16), array(64, 16), (P(), P("data")),
+    "ringed": (ringed, {"data": 4}, array(16, 16), array(64, 16), (P(), P("data")),
                ("context parallel", "collective-permute")),
 }  # fmt: skip
 
 
 def test_ticks_that_fill_a_pipeline_are_its_bubble():
     """Eight micro-batches through four stages take eleven ticks, of which each stage waits three."""
-    mesh = jax.make_mesh((4,), ("stage",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
 
     def own(weights, rows):
         def loss(weights, rows):
@@ -197,7 +203,7 @@ def test_ticks_that_fill_a_pipeline_are_its_bubble():
 
         return weights - 0.1 * jax.grad(loss)(weights, rows)
 
-    function = mapped(own, mesh, P("stage"), P())
+    function = mapped(own, mesh_of(stage=4), P("stage"), P())
     text = compiled_function(function, array(4, 16, 16), array(8, 8, 16), donate_argnums=0).text
     analysis = analysed(text)
     assert set(analysis.pipelines.values()) == {(11, 3)}
@@ -230,10 +236,7 @@ def test_tokens_that_are_only_predicted_are_none_of_the_sequence():
 @pytest.mark.parametrize("kind", MAPPED)
 def test_what_devices_pass_each_other(kind):
     function, axes, weights, given, specs, expected = MAPPED[kind]
-    names, sizes = zip(*axes, strict=True)
-    automatic = (jax.sharding.AxisType.Auto,) * len(names)
-    mesh = jax.make_mesh(sizes, names, axis_types=automatic, devices=jax.devices()[: prod(sizes)])
-    text = compiled_function(mapped(function, mesh, *specs), weights, given, donate_argnums=0).text
+    text = compiled_function(mapped(function, mesh_of(**axes), *specs), weights, given, donate_argnums=0).text
     found = purposes(analysed(text).collectives)
     assert expected in found
     assert found - {expected} <= {("data parallel", "all-reduce")}
@@ -263,8 +266,7 @@ def test_a_cache_that_is_filled_is_no_weight(stripped):
 
 def test_rows_that_the_compiler_moves_between_pieces_of_matrices_are_no_tokens_for_experts():
     """The one matrix cut over half of the devices, the other over all: activations are cut anew between."""
-    automatic = (jax.sharding.AxisType.Auto,) * 2
-    mesh = jax.make_mesh((2, 4), ("rows", "columns"), axis_types=automatic, devices=jax.devices()[:8])
+    mesh = mesh_of(rows=2, columns=4)
 
     def cut(dims, *spec):
         return jax.ShapeDtypeStruct(dims, jnp.float32, sharding=jax.NamedSharding(mesh, P(*spec)))
@@ -317,8 +319,7 @@ WITHOUT_EXPERTS = {
 @pytest.mark.parametrize("kind", WITHOUT_EXPERTS)
 def test_no_message_is_of_experts_in_a_program_without_a_router(kind):
     axes, cut, batches = WITHOUT_EXPERTS[kind]
-    automatic = (jax.sharding.AxisType.Auto,) * len(axes)
-    mesh = jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=automatic, devices=jax.devices()[:8])
+    mesh = mesh_of(**axes)
     sharding = {name: jax.NamedSharding(mesh, spec) for name, spec in cut.items()}
 
     def step(weights, moments, tokens):

@@ -1,4 +1,4 @@
-"""How a module trains, by rules: small steps by hand on both sides of each rule, and what XLA compiled."""
+"""Rules of how a module trains: small steps by hand on both sides of each rule, and modules that XLA compiled."""
 
 import pytest
 
@@ -22,7 +22,7 @@ SHAPES = {"a": "f32[4,6]", "b": "f32[6,2]"}
 
 
 def told(text: str) -> dict[str, object]:
-    """What the rules say of a module."""
+    """Figures of a module by the rules."""
     found = figures(text)
     return {name: found[f"model.{name}"] for name in ASKED if f"model.{name}" in found}
 

@@ -1,4 +1,4 @@
-"""How often loops run, from what their conditions compare; where XLA noted it, it noted the same."""
+"""Numbers of trips of loops, from the comparisons of their conditions; where XLA noted one, it is the same."""
 
 from string import Template
 

@@ -11,25 +11,16 @@ from costmodel.formats import shipped
 from costmodel.steps.timeline import EXPOSED, KINDS, timelines
 from costmodel.steps.transformer import transformer_step
 from costmodel.training.design import SCHEDULE_WORDS
-from dse.cli import main
 from dse.explaining.timeline import timeline as events_of
 from dse.pricing.evaluation import transformer_run
 from dse.spaces.space import Space
+from tests.support.commands import outputs_of
 from tests.support.runs import run_of
 
 #: Schedules, each with as many chunks as it has.
 CHUNKS = {**dict.fromkeys(SCHEDULE_WORDS, 1), "breadth_first": 3, "zb_v": 2, "dualpipe_v": 2}
 LAYOUTS = [*CHUNKS.items(), ("1f1b", 3)]
 TRANSFORMERS = [name for name in shipped.names("spaces") if not name.startswith("lstm")]
-
-
-@pytest.fixture
-def searched(tmp_path, monkeypatch, small_space):
-    """A folder with a small study."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.yaml").write_text(small_space)
-    assert main(["search", "small.yaml", "--budget", "4"]) == 0
-    return tmp_path
 
 
 def designed(schedule, vpp, **others):
@@ -91,10 +82,10 @@ def test_the_designs_of_every_space_have_a_timeline_of_their_step(name):
     assert set(events["kind"]) <= {*KINDS}
 
 
-def test_a_trace_opens_in_perfetto(searched, capsys):
+def test_a_trace_opens_in_perfetto(small_study):
     """Spans of microseconds in the lane of their stage, named; exposed communication lies within its pass."""
-    assert main(["export", "small", "--trial", "0", "--format", "trace", "-o", "step.json"]) == 0
-    trace = json.loads((searched / "step.json").read_text())
+    outputs_of("export", "small", "--trial", "0", "--format", "trace", "-o", "step.json")
+    trace = json.loads((small_study / "step.json").read_text())
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     ends = [event["ts"] + event["dur"] for event in spans]
     assert max(ends) == pytest.approx(trace["otherData"]["step_time_s"] * 1e6)
