@@ -97,3 +97,14 @@ def assert_messages_arrive(traces):
         assert {node["comm_dst"] for node in of_type(nodes, RECEIVE)} <= {rank}
     assert sent == received
     assert max(sent.values(), default=1) == 1
+
+
+def run_in_order(traces, is_done):
+    """Run the nodes of each rank in order, each once `is_done` says that it has not to wait for other ranks."""
+    turns = dict.fromkeys(traces, 0)
+    while any(turns[rank] < len(nodes) for rank, nodes in traces.items()):
+        before = dict(turns)
+        for rank, nodes in traces.items():
+            while turns[rank] < len(nodes) and is_done(rank, nodes[turns[rank]]):
+                turns[rank] += 1
+        assert turns != before, "ranks wait for each other"

@@ -4,13 +4,24 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from costmodel import DesignPoints, ModelShape, System, load_system
+from costmodel import DesignPoints, ModelShape, System, load_model, load_system
 from costmodel.rules.registry import design_rules
 from costmodel.training.run import RankRun, Run, TransformerRun, rank_run
 from dse.api.study import Study
 from dse.searching.batches.loop import CLAIM, PARKED, Progress
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
+
+
+def designs(model: ModelShape, **columns: Any) -> DesignPoints:
+    """Designs of a model, with the columns of its kernels."""
+    return DesignPoints.of(blocks=model.blocks, **columns)
+
+
+def named_run(model: str, system: str, **columns: Any) -> TransformerRun:
+    """A run of a built-in model on a built-in system."""
+    shape = load_model(model)
+    return Run(shape, load_system(system), designs(shape, **columns))
 
 
 def run_of(model: ModelShape, design: DesignPoints, system: System | None = None) -> TransformerRun:

@@ -9,14 +9,13 @@ from math import prod
 import pytest
 
 from benchmarks.astra_sim import compared
-from costmodel import DesignPoints, load_model, load_system
-from costmodel.training.run import Run
 from dse.adapters.astra_sim import export
 from dse.adapters.astra_sim.export import astra_sim_files
 from dse.adapters.astra_sim.program import phases
 from tests.support import chakra_files as wire
 from tests.support.cases import cases
 from tests.support.commands import outputs_of
+from tests.support.runs import named_run
 
 H100, A100 = "h100_80g_dgx", "a100_80g_dgx"
 OVERLAPS = {"zero": 1, "overlap_grad_reduce": True, "overlap_param_gather": True}
@@ -25,9 +24,9 @@ SPLIT = {"sequence_parallel": True, "gradient_accumulation_steps": 4}
 DESIGNS = cases(__file__, "DESIGNS")
 
 
-def run_of(model, system, layout):
-    loaded = load_model(model)
-    return Run(loaded, load_system(system), DesignPoints.of(blocks=loaded.blocks, **layout))
+def design_run(name):
+    model, system, layout = DESIGNS[name]
+    return named_run(model, system, **layout)
 
 
 def written(run):
@@ -43,7 +42,7 @@ def written(run):
 
 @pytest.fixture(scope="module", params=DESIGNS)
 def folder(request):
-    return written(run_of(*DESIGNS[request.param]))
+    return written(design_run(request.param))
 
 
 def test_every_rank_of_the_network_has_a_trace(folder):
@@ -101,7 +100,7 @@ def ring_time(node, ranks, network):
 
 def simulated(traces, groups, network):
     """End of the last node, each rank with one kernel and one message at a time, in order. [us]"""
-    ends, places, arrived, sent = {}, dict.fromkeys(traces, 0), defaultdict(dict), {}
+    ends, arrived, sent = {}, defaultdict(dict), {}
     free = {(rank, kind): 0.0 for rank in traces for kind in ("kernel", "message")}
 
     def issued(rank, node):
@@ -131,15 +130,7 @@ def simulated(traces, groups, network):
         ends[rank, node["id"]] = free[rank, kind] = start + size
         return True
 
-    while any(places[rank] < len(nodes) for rank, nodes in traces.items()):
-        before = dict(places)
-        for rank, nodes in traces.items():
-            while places[rank] < len(nodes):
-                node = nodes[places[rank]]
-                if (rank, node["id"]) not in ends and not issued(rank, node):
-                    break
-                places[rank] += 1
-        assert places != before, "ranks wait for each other"
+    wire.run_in_order(traces, lambda rank, node: (rank, node["id"]) in ends or issued(rank, node))
     return max(ends.values())
 
 
@@ -175,9 +166,9 @@ def test_a_large_job_has_fewer_replicas_and_as_many_bytes(zero, monkeypatch):
                 found[node["name"]] += passes * whole * (ranks - 1) / ranks
         return network["npus_count"], found
 
-    whole, all_bytes = sent(written(run_of("llama3_8b", H100, layout)))
+    whole, all_bytes = sent(written(named_run("llama3_8b", H100, **layout)))
     monkeypatch.setattr(export, "MOST_RANKS", 32)
-    fewer, bytes_sent = sent(written(run_of("llama3_8b", H100, layout)))
+    fewer, bytes_sent = sent(written(named_run("llama3_8b", H100, **layout)))
     assert (whole, fewer) == ([8, 16], [8, 4])
     assert bytes_sent == pytest.approx(all_bytes, rel=1e-6)
 
@@ -186,13 +177,13 @@ def test_experts_stay_in_their_stage_in_a_job_with_fewer_replicas(monkeypatch):
     """Eight experts on eight ranks need eight replicas of one rank each."""
     monkeypatch.setattr(export, "MOST_RANKS", 8)
     layout = {"pp": 2, "dp": 16, "ep": 8, "gradient_accumulation_steps": 2}
-    _, groups, network, _ = written(run_of("mixtral_8x7b", H100, layout))
+    _, groups, network, _ = written(named_run("mixtral_8x7b", H100, **layout))
     assert network["npus_count"] == [8, 4]
     assert tuple(range(8)) in groups.values()
 
 
 def test_one_rank_is_refused_with_what_would_do():
-    [file] = astra_sim_files(run_of("llama3_8b", H100, {}))
+    [file] = astra_sim_files(named_run("llama3_8b", H100))
     assert file.content is None
     assert "needs two at least; give it another, such as tp=2" in file.notes[0]
 
@@ -209,7 +200,7 @@ def test_a_folder_says_how_it_is_run(small_study):
 @pytest.mark.skipif("ASTRA_SIM" not in os.environ, reason="ASTRA_SIM names no AstraSim_Analytical_Congestion_Unaware")
 @pytest.mark.parametrize("name", DESIGNS)
 def test_astra_sim_runs_it_in_the_time_of_the_step(name):
-    line = compared(os.environ["ASTRA_SIM"], next(astra_sim_files(run_of(*DESIGNS[name]))))
+    line = compared(os.environ["ASTRA_SIM"], next(astra_sim_files(design_run(name))))
     [off, _] = re.findall(r"([-+][\d.]+) %", line)
     finished, ranks = re.findall(r"(\d+) of (\d+) ranks", line)[0]
     assert finished == ranks

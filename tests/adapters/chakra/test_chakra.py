@@ -37,21 +37,20 @@ def read(run):
 
 def replayed(traces):
     """End of the last node where each starts as soon as it may, a receive ending with its send. [us]"""
-    ends, sent, places = {}, {}, dict.fromkeys(traces, 0)
-    while any(places[rank] < len(nodes) for rank, (_, nodes) in traces.items()):
-        before = dict(places)
-        for rank, (_, nodes) in traces.items():
-            for node in nodes[places[rank] :]:
-                if node["type"] == wire.RECEIVE and wire.key(node) not in sent:
-                    break
-                ready = max((ends[rank, other] for other in node["after"]), default=0)
-                if node["type"] == wire.RECEIVE:
-                    ready = max(ready, sent[wire.key(node)])
-                ends[rank, node["id"]] = ready + node["micros"]
-                if node["type"] == wire.SEND:
-                    sent[wire.key(node)] = ends[rank, node["id"]]
-                places[rank] += 1
-        assert places != before, "ranks wait for each other"
+    ends, sent = {}, {}
+
+    def ended(rank, node):
+        if node["type"] == wire.RECEIVE and wire.key(node) not in sent:
+            return False
+        ready = max((ends[rank, other] for other in node["after"]), default=0)
+        if node["type"] == wire.RECEIVE:
+            ready = max(ready, sent[wire.key(node)])
+        ends[rank, node["id"]] = ready + node["micros"]
+        if node["type"] == wire.SEND:
+            sent[wire.key(node)] = ends[rank, node["id"]]
+        return True
+
+    wire.run_in_order({rank: nodes for rank, (_, nodes) in traces.items()}, ended)
     return max(ends.values())
 
 

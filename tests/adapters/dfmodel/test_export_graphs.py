@@ -123,13 +123,11 @@ def test_the_file_of_each_design_is_priced_as_its_graph_and_set_up_are(searched)
         assert found["sharding"]["PROJ_GEMM"] == "k"
 
 
-def test_a_trial_is_exported_in_every_form(searched, capsys):
-    capsys.readouterr()
+def test_a_trial_is_exported_in_every_form(searched):
     for form in ("dfmodel", "dfmodel-binary"):
-        assert main(["export", "small", "--trial", "3", "--format", form, "-o", form]) == 0
-    told = capsys.readouterr().err
-    assert "dse: dfmodel: left out: " in told
-    assert "attention=fused (scores are kernels of their own)" in told
+        notes = stderr_of("export", "small", "--trial", "3", "--format", form, "-o", form, code=0)
+        assert f"dse: {form}: left out: " in notes
+        assert "attention=fused (scores are kernels of their own)" in notes
     text, binary = (load_setup(searched / form) for form in ("dfmodel", "dfmodel-binary"))
     assert text == binary
     assert text == load_setup(searched / "out" / "dfmodel" / "trial_00003.txt")
@@ -202,20 +200,20 @@ def test_groups_that_fit_no_chip_say_what_would_do(small_space, tmp_path):
     assert note.endswith("; take a smaller tile_size")
 
 
-def test_a_design_without_such_a_file_is_told(searched, small_space, capsys):
+def test_a_design_without_such_a_file_is_told(searched, small_space):
     """Two dimensions serve two groups: 1 and 8 stages leave a third group of one chip."""
     two = small_space.replace("name: small", "name: two").replace(
         "global_batch_size: 128}", "global_batch_size: 128, topology: r_r}"
     )
     (searched / "two.yaml").write_text(two.replace("tp: [1, 2, 4, 8]", "tp: [8]"))
     search = ["search", "two.yaml", "--profile", "dfmodel-gen1", "--budget", "12"]
-    assert main([*search, "--out", "two", "--emit", "dfmodel", "--emit-all"]) == 0
+    notes = stderr_of(*search, "--out", "two", "--emit", "dfmodel", "--emit-all", code=0)
     trials = {trial.number: trial.params["pp"] for trial in Study.load("two").table.trials}
     written = {int(path.stem.removeprefix("trial_")) for path in (searched / "two" / "dfmodel").iterdir()}
     assert written == {number for number, pp in trials.items() if pp in (1, 8)}
     [without, *_] = trials.keys() - written
     said = f"topology r_r: too few dimensions for tp=8 pp={trials[without]}"
-    assert f"trial_{without:05d}.txt: {said}" in capsys.readouterr().err
+    assert f"trial_{without:05d}.txt: {said}" in notes
     assert f"trial {without}: {said}" in stderr_of("export", "two", "--trial", str(without), "--format", "dfmodel")
 
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, DseError, load_model, load_system, step
-from costmodel.training.run import Run
+from costmodel import DseError, step
 from dse.adapters.simai.design_rows import design_workload
 from dse.adapters.simai.files.aicb import read_workload, workload_file
 from dse.adapters.simai.time import missing, price
 from tests.support.aicb_files import links, published
 from tests.support.cases import cases
+from tests.support.runs import named_run
 
 #: Layouts of unlike numbers, with every way to recompute, of DeepSeek's models and of others with experts.
 LATENT = cases(__file__, "LATENT")
@@ -23,8 +23,7 @@ IDLE = 1e-5
 
 
 def run_of(name, columns):
-    model = load_model(name)
-    return Run(model, load_system("h800_80g_dgx"), DesignPoints.of(blocks=model.blocks, **columns))
+    return named_run(name, "h800_80g_dgx", **columns)
 
 
 @pytest.mark.parametrize("name", DESIGNS)

@@ -142,18 +142,15 @@ def searched(studies, monkeypatch):
     return studies
 
 
-def test_a_search_emits_workloads_and_compares_profiles(searched, capsys):
+def test_a_search_emits_workloads_and_compares_profiles(searched):
     front = [trial.number for trial in Study.load("native").table.front().trials]
     assert sorted(path.name for path in (searched / "n" / "aicb").iterdir()) == [
         f"trial_{number:05d}.txt" for number in sorted(front)
     ]
     assert len(list((searched / "s" / "aicb").iterdir())) == 24
-    capsys.readouterr()
-
-    assert main(["export", "native", "--trial", str(front[0]), "-o", "best.txt"]) == 0
-    assert main(["export", "native"]) == 0
+    outputs_of("export", "native", "--trial", front[0], "-o", "best.txt")
     best = (searched / "best.txt").read_text()
-    assert capsys.readouterr().out == best == (searched / "n" / "aicb" / f"trial_{front[0]:05d}.txt").read_text()
+    assert stdout_of("export", "native") == best == (searched / "n" / "aicb" / f"trial_{front[0]:05d}.txt").read_text()
 
     study = Study.load("simai")
     assert study.profile == "simai"
@@ -166,8 +163,8 @@ def test_a_search_emits_workloads_and_compares_profiles(searched, capsys):
     assert 0.5 < found["rank_correlation"] <= 1
     ranks = [design["ranks"]["native"] for design in found["designs"]]
     assert ranks == sorted(ranks)
-    assert main(["compare", "simai"]) == 0
-    assert "Under native, the step time of the same design changes by" in " ".join(capsys.readouterr().out.split())
+    compared = " ".join(stdout_of("compare", "simai").split())
+    assert "Under native, the step time of the same design changes by" in compared
 
 
 def test_equal_costs_share_the_middle_of_their_ranks():
@@ -278,15 +275,15 @@ def test_a_header_without_chunks_has_one_of_them_unless_a_revision_is_asked_for(
     assert totals["old.txt"] == totals["one.txt"] > 0
 
 
-def test_the_first_revision_needs_every_token_at_its_place(priced, capsys):
+def test_the_first_revision_needs_every_token_at_its_place(priced):
     (priced / "small.txt").write_text(SMALL.replace("all_gpus: 96 ", ""))
-    assert main(["cost", "small.txt", "--profile", "simai-2024-10", "--busbw", "busbw.yaml", "--gpus", "96"]) == 1
-    assert "small.txt:1: all_gpus: missing; simai-2024-10 needs them" in capsys.readouterr().err
+    error = stderr_of("cost", "small.txt", "--profile", "simai-2024-10", "--busbw", "busbw.yaml", "--gpus", "96")
+    assert "small.txt:1: all_gpus: missing; simai-2024-10 needs them" in error
 
 
-def test_other_gpus_than_those_of_the_file_are_noted(priced, capsys):
-    assert main(["cost", "small.txt", "--profile", "simai", "--gpu-type", "A100", "--gpus", "48"]) == 0
-    assert "all_gpus: 96 there, and 48 counted" in capsys.readouterr().err
+def test_other_gpus_than_those_of_the_file_are_noted(priced):
+    notes = stderr_of("cost", "small.txt", "--profile", "simai", "--gpu-type", "A100", "--gpus", "48", code=0)
+    assert "all_gpus: 96 there, and 48 counted" in notes
 
 
 def test_the_command_knows_every_revision_and_type(capsys):
@@ -301,16 +298,16 @@ def test_the_command_knows_every_revision_and_type(capsys):
         assert hint in capsys.readouterr().err
 
 
-def test_a_row_on_which_simai_never_ends_is_noted(monkeypatch, tmp_path, small_space, capsys):
+def test_a_row_on_which_simai_never_ends_is_noted(monkeypatch, tmp_path, small_space):
     """A whole GPT 22B on one chip: its optimizer alone takes seconds."""
     monkeypatch.chdir(tmp_path)
     one = small_space.replace("world_size: 64", "world_size: 1")
     (tmp_path / "one.yaml").write_text(one)
     slow = ["--set", "dram_bandwidth=100GB/s", "--study", "slow", "--out", "out", "--emit", "aicb", "--emit-all"]
-    main(["search", "one.yaml", "--budget", "1", *slow])
-    assert "trial_00000.txt: row grad_param_compute: a time of 2^31 ns or more" in capsys.readouterr().err
-    assert main(["export", "slow", "--trial", "0", "-o", "workload.txt"]) == 0
-    assert "workload.txt: row grad_param_compute" in capsys.readouterr().err
+    notes = stderr_of("search", "one.yaml", "--budget", "1", *slow)
+    assert "trial_00000.txt: row grad_param_compute: a time of 2^31 ns or more" in notes
+    notes = stderr_of("export", "slow", "--trial", "0", "-o", "workload.txt", code=0)
+    assert "workload.txt: row grad_param_compute" in notes
 
 
 DOCS = (ROOT / "docs" / "aicb.md").read_text()

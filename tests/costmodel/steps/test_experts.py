@@ -15,7 +15,7 @@ from costmodel.steps.micro_batch import micro_batch as microbatch
 from costmodel.steps.micro_batch.micro_batch import DIRECTIONS, cost_table, micro_batches
 from costmodel.steps.pipeline.stages import pipeline_stages, rank_layers
 from tests.support.cases import cases
-from tests.support.runs import ranks_of
+from tests.support.runs import designs, ranks_of
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +28,6 @@ def mixtral() -> ModelShape:
 def shared() -> ModelShape:
     """160 experts beside a shared one."""
     return load_model("deepseek_v2_lite")
-
-
-def designs(model, **columns):
-    return DesignPoints.of(blocks=model.blocks, **columns)
 
 
 @pytest.mark.parametrize("factor", [0.7, 1.0, 1.25, 2.0])

@@ -17,7 +17,7 @@ from costmodel.steps.stage_memory import fullest_stage
 from costmodel.training.blocks import MODULES
 from dse.adapters.simai.design_rows import design_workload
 from tests.support.cases import cases
-from tests.support.runs import ranks_of, run_of
+from tests.support.runs import designs, ranks_of, run_of
 
 W = 2  # bytes of an element
 SWITCHES = [module.column for module in MODULES]
@@ -28,11 +28,6 @@ NEW = {*SWITCHES, "recompute_method", "recompute_layers"}
 def links(links) -> System:
     """Every byte sent costs a joule, on either tier; the host launches at once."""
     return links.with_quantities({"host_dispatch": 0.0})
-
-
-def named(model: ModelShape, **columns) -> DesignPoints:
-    """Designs of a model, its own columns known."""
-    return DesignPoints.of(blocks=model.blocks, **columns)
 
 
 def layers_of(model: ModelShape):
@@ -75,7 +70,7 @@ def test_each_module_frees_what_the_table_says_and_needs_it_while_it_runs(model)
         if column not in own:
             assert not any(amount for amount, there in zip(freed, (has_dense, has_experts), strict=True) if there)
             continue
-        design = named(shape, **base, **{column: [0, 1]})
+        design = designs(shape, **base, **{column: [0, 1]})
         for layer, amount, there in ((dense, freed[0], has_dense), (routed, freed[1], has_experts)):
             if there:
                 memory = layer_memory(ranks_of(shape, design), layer)
@@ -89,14 +84,14 @@ def test_scores_of_unfused_attention_are_freed_as_by_selective_recomputation():
     """5 a s for each token, 2 a s without dropout."""
     for model, scores in (("gpt3_175b", 5), ("llama3_8b", 2)):
         shape = load_model(model)
-        design = named(shape, attention="unfused", recompute_core_attn=[0, 1])
+        design = designs(shape, attention="unfused", recompute_core_attn=[0, 1])
         kept = layer_memory(ranks_of(shape, design), layers_of(shape)[0]).kept
         assert kept[0] - kept[1] == pytest.approx(scores * shape.num_attention_heads * shape.seq_len * shape.seq_len)
 
 
 def again(model, system, **columns):
     """Kernels of the last kind of layer that run again."""
-    run = ranks_of(model, named(model, **columns), system)
+    run = ranks_of(model, designs(model, **columns), system)
     return micro_batches(run).again[-1 if not model.mtp_layers else len(model.kinds) - 1]
 
 
@@ -111,7 +106,7 @@ ROWS = {
 @pytest.mark.parametrize("module", ROWS)
 def test_what_runs_again_takes_as_long_as_it_took_forward(module, links):
     model = load_model("deepseek_v2_lite")
-    run = ranks_of(model, named(model), links)
+    run = ranks_of(model, designs(model), links)
     part = parts_of(model)[len(model.kinds) - 1]
     expected = cost_table(run).kernels_time(part, ROWS[module], "forward")
     assert again(model, links, **{f"recompute_{module}": 1}).time == pytest.approx(expected)
@@ -146,7 +141,7 @@ def test_modules_of_one_layer_add_up(links):
     layer = layers_of(model)[1]
 
     def kept(**columns):
-        return layer_memory(ranks_of(model, named(model, **columns)), layer).kept
+        return layer_memory(ranks_of(model, designs(model, **columns)), layer).kept
 
     freed = {name: kept() - kept(**{name: 1}) for name in names}
     for chosen in rng.integers(0, 2, (10, len(names))).astype(bool):
@@ -161,7 +156,9 @@ def test_the_published_set_of_deepseek_v3_frees_half_of_a_layer():
     model = load_model("deepseek_v3")
     published = dict.fromkeys(("recompute_layernorm", "recompute_mla_up_proj", "recompute_moe_act"), 1)
     layout = {"pp": 16, "dp": 128, "ep": 64, "gradient_accumulation_steps": 120, "zero": 1}
-    none, some = (step(model, load_system("h800_80g_dgx"), named(model, **layout, **more)) for more in ({}, published))
+    none, some = (
+        step(model, load_system("h800_80g_dgx"), designs(model, **layout, **more)) for more in ({}, published)
+    )
     layers, in_flight = 4, 15  # of the second stage, which is the fullest: the first has three dense ones
     of_layer = 4 * 7168 + 4 * 128 * (128 + 64) + 2 * 128 * 128 + 2 * 8 * 2048
     freed = in_flight * layers * of_layer * model.seq_len
@@ -176,9 +173,9 @@ LAYOUT = {"tp": 2, "pp": 4, "vpp": 2, "dp": 2, "gradient_accumulation_steps": 8,
 @pytest.mark.parametrize("model", ["llama3_8b", "deepseek_v2_lite", "gemma_2_27b"])
 def test_all_layers_of_a_chunk_and_checkpoints_of_one_layer_are_full_recomputation(model):
     shape, system = load_model(model), load_system("h100_80g_dgx")
-    full = step(shape, system, named(shape, **LAYOUT, recompute="full")).columns()
+    full = step(shape, system, designs(shape, **LAYOUT, recompute="full")).columns()
     for method, layers in (("block", shape.num_layers), ("uniform", 1)):
-        design = named(shape, **LAYOUT, recompute="full", recompute_method=method, recompute_layers=layers)
+        design = designs(shape, **LAYOUT, recompute="full", recompute_method=method, recompute_layers=layers)
         for name, values in step(shape, system, design).columns().items():
             np.testing.assert_array_equal(values, full[name], err_msg=name)
 
@@ -188,7 +185,7 @@ def test_all_layers_of_a_chunk_and_checkpoints_of_one_layer_are_full_recomputati
 def test_the_first_layers_of_each_chunk_are_recomputed(model, pp, vpp):
     """By walking through the layers, one after the other."""
     shape, leading = load_model(model), 2
-    design = named(shape, pp=pp, vpp=vpp, recompute="full", recompute_layers=leading)
+    design = designs(shape, pp=pp, vpp=vpp, recompute="full", recompute_layers=leading)
     sequence = [kind for kind, count in shape.sequence for _ in range(int(count))]
     stages = every_stage(shape, design)
     sizes = [stage.num_layers.item() for stage in stages]
@@ -210,11 +207,11 @@ def test_layers_that_are_not_recomputed_keep_everything():
     """Recomputed layers keep 2 h, or one of each checkpoint does; the others keep all that they have."""
     model, pp, layers = load_model("llama3_8b"), 2, 16  # of each stage
     whole = {"pp": pp, "gradient_accumulation_steps": 8, "recompute": "full"}
-    layer = layer_memory(ranks_of(model, named(model, **whole)), layers_of(model)[0])
+    layer = layer_memory(ranks_of(model, designs(model, **whole)), layers_of(model)[0])
     inputs, in_flight = W * model.seq_len * model.hidden_size, pp  # on the first stage
 
     def first_stage(method, n):
-        design = named(model, **whole, recompute_method=method, recompute_layers=n)
+        design = designs(model, **whole, recompute_method=method, recompute_layers=n)
         run, ranks = run_of(model, design), ranks_of(model, design)
         stages = pipeline_stages(model, design).foremost
         return fullest_stage(run, ranks, rank_memory(ranks), stages).memories[0]
@@ -238,10 +235,10 @@ def test_another_module_never_takes_less_time_or_more_memory(model):
         "gradient_accumulation_steps": 8, "recompute": rng.choice(["none", "selective"], 60),
         "attention": rng.choice(["fused", "unfused"], 60),
     }  # fmt: skip
-    less, much = (step(shape, system, named(shape, **layout, **columns)) for columns in (few, more))
+    less, much = (step(shape, system, designs(shape, **layout, **columns)) for columns in (few, more))
     assert (much.step_time >= less.step_time * (1 - 1e-12)).all()
     assert (much.peak_memory <= less.peak_memory * (1 + 1e-12)).all()
-    full = step(shape, system, named(shape, **{**layout, "recompute": "full"}))
+    full = step(shape, system, designs(shape, **{**layout, "recompute": "full"}))
     assert (full.step_time >= much.step_time * (1 - 1e-12)).all()
     assert (full.peak_memory <= much.peak_memory * (1 + 1e-12)).all()
 
@@ -256,7 +253,7 @@ def test_designs_have_the_switches_of_modules_that_a_model_has(model):
     assert {column for column in SWITCHES if column in known} == {f"recompute_{n}" for n in COLUMNS[model]}
     for column in {*SWITCHES} - {*known}:
         with pytest.raises(DseError, match=f"{column}: unknown column"):
-            named(load_model(model), **{column: 1})
+            designs(load_model(model), **{column: 1})
 
 
 @pytest.mark.parametrize("columns", [{"recompute_mlp": 1}, {"recompute": "full", "recompute_layers": 2}])

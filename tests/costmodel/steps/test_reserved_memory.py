@@ -2,20 +2,15 @@
 
 import pytest
 
-from costmodel import DesignPoints, load_model, load_system
 from costmodel.steps.stage_memory import communicator_buffers, dispatch_buffers
-from costmodel.training.run import Run, rank_run
+from costmodel.training.run import rank_run
+from tests.support.runs import named_run
 
 MIB = 2**20
 
 
-def run_of(model, system, **columns):
-    own = load_model(model)
-    return Run(own, load_system(system), DesignPoints.of(blocks=own.blocks, **columns))
-
-
 def buffers(system, **columns):
-    return communicator_buffers(run_of("llama3_8b", system, **columns)).item()
+    return communicator_buffers(named_run("llama3_8b", system, **columns)).item()
 
 
 def test_communicators_on_a100s_take_what_was_measured():
@@ -29,8 +24,8 @@ def test_communicators_on_a100s_take_what_was_measured():
 def test_an_all_to_all_of_eight_h100s_takes_what_was_measured():
     """NVIDIA/nccl, issue 1685: 4.34 GB after the first one and 1.06 GB before."""
     columns = {"dp": 8, "ep": 8}
-    direct = communicator_buffers(run_of("qwen3_30b_a3b", "h100_80g_dgx", **columns))
-    gathered = communicator_buffers(run_of("qwen3_30b_a3b", "h100_80g_dgx", dispatcher="all_gather", **columns))
+    direct = communicator_buffers(named_run("qwen3_30b_a3b", "h100_80g_dgx", **columns))
+    gathered = communicator_buffers(named_run("qwen3_30b_a3b", "h100_80g_dgx", dispatcher="all_gather", **columns))
     assert (direct - gathered).item() == pytest.approx((4.34 - 1.06) * 1e9)
 
 
@@ -55,7 +50,7 @@ DEEP_EP = [(2, 256, 128), (8, 256, 128), (16, 288, 128), (64, 288, 128), (128, 5
 @pytest.mark.parametrize(("ep", "near", "far"), DEEP_EP)
 def test_buffers_of_deep_ep_are_those_of_its_hints(ep, near, far):
     """`get_nvl_buffer_size_hint` and `get_rdma_buffer_size_hint`, written as they are, less counters."""
-    run = run_of("deepseek_v3", "h100_80g_dgx", dp=ep, ep=ep, dispatcher="two_hop")
+    run = named_run("deepseek_v3", "h100_80g_dgx", dp=ep, ep=ep, dispatcher="two_hop")
     channels, hidden_bytes, peers, nodes = 20 // 2, 7168 * 2, min(ep, 8), ep // 8
     token = hidden_bytes + 8 + 128 * 8 + 128 * 4 + 128 * 4
     nvlink = channels * peers * near * token
@@ -65,7 +60,7 @@ def test_buffers_of_deep_ep_are_those_of_its_hints(ep, near, far):
 
 def test_buffers_of_hybrid_ep_hold_the_tokens_of_all_ranks_twice():
     """hybrid-ep, `HybridEPBuffer`: values and weights for all experts, on the way there and back."""
-    run = run_of("qwen3_235b_a22b", "gb200_186g_nvl72", dp=32, ep=32, dispatcher="two_hop", micro_batch_size=2)
+    run = named_run("qwen3_235b_a22b", "gb200_186g_nvl72", dp=32, ep=32, dispatcher="two_hop", micro_batch_size=2)
     tokens = 2 * run.model.seq_len * 32
     values, weights = tokens * 4096 * 2, tokens * 128 * 4
     assert dispatch_buffers(run, rank_run(run)).item() == 2 * (values + weights)

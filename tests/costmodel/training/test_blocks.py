@@ -130,19 +130,6 @@ def test_ranks_compute_it_as_one_chip_does():
     check_ranks(alone, (ShardedLayer(run, weights, LAYER) for run in runs), rng)
 
 
-def test_alone_it_is_what_it_says():
-    """The layer of one rank against a line of algebra."""
-    rng = np.random.default_rng(5)
-    w = {name: rng.normal(size=shape) for name, shape in shapes(LAYER).items()}
-    x = rng.normal(size=(4, 8))
-    y = x - x.mean(1, keepdims=True)
-    qkv = (y @ w["qkv"]).reshape(4, 4, 3, 3)
-    context = (qkv[:, :, 0] + 2 * qkv[:, :, 1] + 3 * qkv[:, :, 2]).reshape(4, 12)
-    expected = x + context @ w["projection"] + (y @ w["mlp_up"]) ** 2 @ w["mlp_down"]
-    found = ShardedLayer(ranks_of(parallel(MODEL), assigned(np.zeros(1), tp=1)), w, LAYER).forward(x)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
-
-
 @pytest.mark.parametrize("name", ["gpt", "llama"])
 def test_its_best_sharding_is_found(name, request, toy_system):
     model = parallel(request.getfixturevalue(name))

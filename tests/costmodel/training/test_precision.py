@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, ModelShape, System, load_model, load_system, step
+from costmodel import ModelShape, System, load_model, load_system, step
 from costmodel.kernels.kernel_tables import Gemms, Label, casts
 from costmodel.kernels.products import gemm_cost
 from costmodel.steps.micro_batch.exchanges import expert_parallel
@@ -16,7 +16,7 @@ from dse.cli import main
 from tests.costmodel.kernels.test_devices import DEVICES
 from tests.support.cases import cases
 from tests.support.commands import stderr_of
-from tests.support.runs import ranks_of
+from tests.support.runs import designs, ranks_of
 
 NARROW = [word for word, own in FORMATS.items() if own.units]
 #: Bytes of an element and its scale, as the recipes of the formats say.
@@ -50,11 +50,6 @@ def links(any_format) -> System:
         (f"{tier}_{name}" for tier in ("node", "fabric") for name in ("latency", "launch", "in_switch")), 0.0
     )
     return any_format.with_quantities({**zero, "node_energy": 1.0, "fabric_energy": 1.0})
-
-
-def designs(model, **columns):
-    """Designs of a model."""
-    return DesignPoints.of(blocks=model.blocks, **columns)
 
 
 def products(shapes):
