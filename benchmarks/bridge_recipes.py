@@ -1,4 +1,4 @@
-"""Pretraining recipes of Megatron-Bridge, which are Python, as its YAML configurations.
+"""Recipes of Megatron-Bridge for performance, which are Python, as its YAML configurations.
 
     python -m benchmarks.bridge_recipes Megatron-Bridge recipes
     python -m benchmarks.recipes recipes/gb200 --system gb200
@@ -31,7 +31,9 @@ PACKAGE: Final = "megatron.bridge."
 #: Packages that recipes import, and that need not be installed.
 OTHERS: Final = ("megatron", "torch", "transformers", "datasets", "modelopt", "nemo_run")
 #: Model, GPUs and kind of GPU in the name of a recipe.
-NAME: Final = re.compile(r"\w+_pretrain_(?P<gpus>\d+)gpu_(?P<chip>[a-z0-9]+)_\w+_config")
+NAME: Final = re.compile(r"\w+_(?:pretrain|sft|peft)_(?P<gpus>\d+)gpu_(?P<chip>[a-z0-9]+)_\w+_config")
+#: Settings of a model that are 1 unless a recipe states them.
+SIZES: Final = tuple(f"{kind}_parallel_size" for kind in ("tensor_model", "pipeline_model", "context", "expert_model"))
 #: GPUs that one host starts, by kind.
 OF_HOST: Final = {"gb200": 4, "gb300": 4, "vr200": 4}
 
@@ -74,7 +76,11 @@ class Name:
             return Name(f"hub:{arguments[0]}:")
         if arguments and isinstance(arguments[0], FunctionType):
             return arguments[0]  # a decorator
-        return Record(self.path, *arguments, **given)
+        sizes = dict.fromkeys(SIZES, 1) if self.path.startswith("hub:") else {}
+        return Record(self.path, *arguments, **{**sizes, **given})
+
+    def __instancecheck__(self, other: Any) -> bool:
+        return isinstance(other, Record) and other.__dict__["_made_by"] == self.path
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type]:
         return (Record,)
@@ -156,6 +162,8 @@ def configuration(name: re.Match[str], recipe: Record) -> str:
     for section in ("model", "train", "ddp", "optimizer", "dist", "comm_overlap", "tokenizer"):
         given = getattr(recipe, section)
         content[section] = {**content.get(section, {}), **(given.fields() if given else {})}
+    if isinstance(recipe.peft, Record):
+        content["peft"] = {"_target_": recipe.peft.__dict__["_made_by"], **recipe.peft.fields()}
     precision = recipe.mixed_precision
     changes = precision.fields() if isinstance(precision, Record) else {}
     kind = precision._made_by.rpartition(".")[2] if isinstance(precision, Record) else str(precision)
