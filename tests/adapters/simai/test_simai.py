@@ -19,26 +19,11 @@ from tests.support.paths import TEST_DATA
 NAN = float("nan")
 H100, A100 = links(370.8, 48.5), links(240, 23.5)
 FIRST, FILE, LINKS = "simai-2024-10", "simai-2024-12", "simai-2025-07"
-FULL_HEADER = {"vpp": 8, "pp_message_bytes": 16777216}
-
 # Printed by the simulators built at commits bf0a9a77, 4e66932a and 13696181, in microseconds; the last row
 # is in upstream's pull request 294. They print whole ones, but for the first.
-PRINTED = [
-    # rows, header, GPUs, revision, bandwidths, pp overlap: DP, TP, PP, bubble, compute, exposed, total
-    (sp_rows, {"vpp": NAN}, 1024, FIRST, OCTOBER, 1,
-     (373393.543, 480331.682, 0, 444762.445, 7213232.005, 853725.225, 8511719.675)),
-    (sp_rows, {"vpp": NAN}, 1024, LINKS, H100, 1, (322654, 281609, 0, NAN, 7213232, 604263, NAN)),
-    (sp_rows, {"vpp": 1}, 1024, FILE, DECEMBER, 1, (41181, 318646, 0, 6971298, 7213232, 359827, 14544357)),
-    (sp_rows, FULL_HEADER, 1024, FILE, DECEMBER, 1, (41181, 318646, 0, 871412, 7213232, 359827, 8444471)),
-    (sp_rows, FULL_HEADER, 1024, FILE, DECEMBER, 0, (41181, 318646, 84210, 871412, 7213232, 359827, 8528681)),
-    (sp_rows, {"vpp": 1}, 1024, LINKS, H100, 1, (322654, 281609, 0, 6938663, 7213232, 604263, 14756159)),
-    (sp_rows, {"vpp": 8}, 1024, LINKS, H100, 1, (322654, 281609, 0, 867333, 7213232, 604263, 8684828)),
-    (scaled_rows, {}, 512, FILE, DECEMBER, 1, (13933, 139515, 0, 954121, 951592, 153448, 2059161)),
-    (scaled_rows, {}, 512, FILE, DECEMBER, 0, (13933, 139515, 6578, 954121, 951592, 153448, 2065739)),
-    (scaled_rows, {}, 512, LINKS, H100, 1, (109168, 120685, 0, 937758, 951592, 229853, 2119203)),
-    (scaled_rows, {}, 512, LINKS, A100, 1, (225304, 186401, 0, 994996, 951592, 411705, 2358293)),
-    (scaled_rows, {}, 512, LINKS, links(360, 48.5), 1, (109168, 124302, 0, 940909, 951592, 233470, 2125971)),
-]  # fmt: skip
+PRINTED = cases(__file__, "PRINTED")
+ROWS = {"sp": sp_rows, "scaled": scaled_rows}
+NETWORKS = {"October": OCTOBER, "December": DECEMBER, "H100": H100, "A100": A100, "slow H100": links(360, 48.5)}
 TOTALS = ("exposed_dp", "exposed_tp", "exposed_pp", "bubble", "total_compute", "total_exposed", "total")
 
 
@@ -48,9 +33,8 @@ def microseconds(report, names=TOTALS):
 
 @pytest.mark.parametrize(("rows", "header", "gpus", "revision", "network", "overlap", "printed"), PRINTED)
 def test_totals_agree_with_the_simulators(rows, header, gpus, revision, network, overlap, printed):
-    report = price(
-        with_header(rows(), **header), network, revision=revision, world_size=gpus, overlap=Overlap(pp=overlap)
-    )
+    workload = with_header(ROWS[rows](), **header)
+    report = price(workload, NETWORKS[network], revision=revision, world_size=gpus, overlap=Overlap(pp=overlap))
     tolerance = 1e-3 if revision == FIRST else 0.5 + 1e-3  # as printed
     assert microseconds(report) == pytest.approx(printed, abs=tolerance, nan_ok=True)
 

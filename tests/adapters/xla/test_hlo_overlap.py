@@ -17,6 +17,8 @@ from tests.support.hlo_texts import DATA, GPT, LOOP, OLD_PRINTER, TRANSFORMER, a
 TEXTS = {"old": OLD_PRINTER, "loop": LOOP, "transformer": TRANSFORMER, "gpt": GPT}
 SUM = "sum { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT s = f32[] add(a, b) }\n"
 ALL = "replica_groups={{0,1,2,3}}, to_apply=sum"
+#: Computations of a loop that sums a row while it changes it.
+TURN = cases(__file__, "TURN")
 
 
 def timed(text: str, **times: float) -> tuple[float, dict[str, float]]:
@@ -55,29 +57,13 @@ def test_an_asynchronous_message_runs_where_the_schedule_puts_it():
 
 def test_a_loop_with_messages_has_both_streams_to_itself():
     """Ten turns of 1 s beside 2 s: in each 1 s is exposed, and none of it behind what stands outside."""
-    turn = f"""turn {{
-  c = (s32[], f32[9]) parameter(0)
-  i = s32[] get-tuple-element(c), index=0
-  h = f32[9] get-tuple-element(c), index=1
-  m = f32[9] all-reduce(h), {ALL}
-  k = f32[9] sine(h)
-  n = f32[9] add(m, k)
-  ROOT r = (s32[], f32[9]) tuple(i, n)
-}}
-more {{
-  c = (s32[], f32[9]) parameter(0)
-  i = s32[] get-tuple-element(c), index=0
-  e = s32[] constant(10)
-  ROOT l = pred[] compare(i, e), direction=LT
-}}
-"""
     body = "  x = f32[9] parameter(0)\n  z = s32[] constant(0)\n  t = (s32[], f32[9]) tuple(z, x)\n"
     body += "  w = (s32[], f32[9]) while(t), condition=more, body=turn, "
     body += 'backend_config={"known_trip_count":{"n":"10"}}\n'
     body += "  o = f32[9] get-tuple-element(w), index=1\n  out = f32[9] cosine(x)\n"
     body += "  ROOT y = f32[9] add(o, out)"
     times = {"m": 20.0, "k": 10.0, "out": 7.0}  # of all turns
-    assert timed(program(body, before=SUM + turn), **times) == (27.0, {"m": 10.0})
+    assert timed(program(body, before=SUM + TURN), **times) == (27.0, {"m": 10.0})
 
 
 def bounds_hold(times: ProgramTimes) -> None:

@@ -16,6 +16,7 @@ from costmodel import DesignPoints, LstmDesign, LstmShape, ModelShape, System, l
 from costmodel.columns import UniqueRows, column_units, concatenated, of_points
 from costmodel.machine import Modules
 from costmodel.steps.breakdown import Breakdown
+from costmodel.training import run as runs
 from costmodel.training.blocks import BLOCKS, SHARDINGS, Block
 from costmodel.training.design import MODERN, SCHEDULE_WORDS, TILE_EDGE, splits_kernels
 from costmodel.training.design_table import Design, Domain
@@ -352,3 +353,33 @@ def test_models_of_any_dimension_are_priced_from_it(gpt):
     for name in gpt.dimensions:
         if name not in ("num_query_groups", "moe_layer_freq"):  # only fewer heads of keys; no experts
             assert step(replace(gpt, **{name: 2 * getattr(gpt, name)}), system, design).step_time > base, name
+
+
+# Tables of single designs are remembered across calls
+
+DESIGN: dict[str, Any] = {"tp": 4, "pp": 4, "dp": 8, "gradient_accumulation_steps": 16}
+
+
+@pytest.fixture
+def forgotten():
+    runs._REMEMBERED.clear()
+
+
+def price_of(model: str = "gpt3_175b", system: str = "a100_80g_dgx", **changes: Any) -> dict[str, np.ndarray]:
+    return step(load_model(model), load_system(system), DesignPoints.of(**DESIGN, **changes)).columns()
+
+
+@pytest.mark.parametrize("model", ["gpt3_175b", "deepseek_v3", "llama3_8b"])
+def test_a_design_costs_the_same_again_and_in_a_batch(model, forgotten):
+    first, again = price_of(model), price_of(model)
+    both = price_of(model, micro_batch_size=[1, 2])
+    for name, values in first.items():
+        np.testing.assert_array_equal(again[name], values, err_msg=name)
+        np.testing.assert_array_equal(np.broadcast_to(both[name], (2,))[:1], np.atleast_1d(values), err_msg=name)
+
+
+def test_tables_that_are_remembered_are_few(monkeypatch, forgotten):
+    monkeypatch.setattr(runs, "MOST_REMEMBERED", 5)
+    for size in range(1, 9):
+        price_of(micro_batch_size=size)
+    assert len(runs._REMEMBERED) == 5

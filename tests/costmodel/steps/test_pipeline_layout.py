@@ -6,6 +6,7 @@ from costmodel import DesignPoints, DseError, load_model, load_system, step
 from costmodel.steps.pipeline.stages import every_stage
 from costmodel.training.design import PipelineLayout
 from dse.spaces.space import Space
+from tests.support.cases import cases
 
 V3 = "Et*3|(tt|)*29,m|L"  # of DeepSeek-V3 on 16 stages of two chunks, in Megatron-LM's documentation
 STAGES = {"pp": 16, "vpp": 2, "gradient_accumulation_steps": 32}
@@ -49,15 +50,5 @@ def test_a_layout_is_of_one_model_and_pipeline():
 
 
 def test_a_space_takes_layouts_as_words():
-    text = f"""
-schema: search_space/v1
-model: deepseek_v3
-system: h800_80g_dgx
-given: {{dp: 4, ep: 4, pp: 16, vpp: 2, gradient_accumulation_steps: 32, micro_batch_size: 1}}
-parameters:
-  pipeline_layout: [even, "{V3}"]
-objectives:
-  minimize: [step_time]
-"""
-    space = Space.from_text(text)
+    space = Space.from_text(cases(__file__, "SPACE"))
     assert [design["pipeline_layout"] for design in space.decode(next(space.legal.enumerate()))] == ["even", V3]
