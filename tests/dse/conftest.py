@@ -28,6 +28,12 @@ def browser(chromium):
 
 
 @pytest.fixture
+def url(tmp_path) -> str:
+    """A database of the test."""
+    return f"sqlite:///{tmp_path}/dse.db"
+
+
+@pytest.fixture
 def stored(monkeypatch, storage):
     """Commands find the database by the environment."""
     monkeypatch.setenv("DSE_STORAGE", storage)

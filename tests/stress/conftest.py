@@ -1,8 +1,14 @@
-"""Databases of the long tests."""
+"""Folders and databases of the long tests."""
 
 import pytest
 
 from tests.support.servers import postgresql_server
+
+
+@pytest.fixture(autouse=True)
+def _empty_folder(tmp_path, monkeypatch):
+    """Commands run in an empty folder, and store their studies in it."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

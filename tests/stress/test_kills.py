@@ -23,9 +23,8 @@ BUDGET = 300
 
 
 @pytest.mark.parametrize("sampler", ["screening", "nsga2"])
-def test_searches_that_are_killed(url, sampler, tmp_path, monkeypatch):
+def test_searches_that_are_killed(url, sampler, tmp_path):
     """Two at a time, of which one is killed; each study is one that nothing befell, to the last bit."""
-    monkeypatch.chdir(tmp_path)
     space, moments, kills, seed = Space.load("gpt3_175b_1024_a100"), random.Random(sampler), 0, 0
     while kills < KILLS / 2:
         seed += 1

@@ -6,7 +6,5 @@ from tests.support.random_studies import check_round_trip
 
 
 @pytest.mark.parametrize("seed", range(100, 300))
-def test_trials_of_random_spaces_are_read_back_as_they_were(seed, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
+def test_trials_of_random_spaces_are_read_back_as_they_were(seed):
     check_round_trip(seed)

@@ -62,9 +62,8 @@ def coming_and_going(url, workers, until):
     print(ends, end=" ")
 
 
-def test_they_come_and_go_beside_readers(studies, tmp_path, monkeypatch):
+def test_they_come_and_go_beside_readers(studies):
     """None reads half a batch, and the trials are those of one process."""
-    monkeypatch.chdir(tmp_path)
     url, workers, alone = studies
     shared(url, workers, [(read, url, "shared"), (read, url, "shared"), (look, url)], 40)
     ours, theirs = told(url, "shared")
@@ -73,9 +72,8 @@ def test_they_come_and_go_beside_readers(studies, tmp_path, monkeypatch):
     assert marks(Study.load("shared", storage=url)) == []
 
 
-def test_loops_of_optuna_are_beside_them(studies, tmp_path, monkeypatch):
+def test_loops_of_optuna_are_beside_them(studies):
     """Theirs are stored, but for the one that each works on when it is killed, and ours as without them."""
-    monkeypatch.chdir(tmp_path)
     url, workers, alone = studies
     values = [1.0] * len(Study.load("shared", storage=url).space.objectives)
     task = (foreign, url, "shared", values)

@@ -15,8 +15,7 @@ MODELS = [name for name in model_names() if isinstance(load_model(name), ModelSh
 @pytest.mark.parametrize("framework", framework_names())
 @pytest.mark.parametrize("system", ["h100_80g_dgx", "gb200_186g_nvl72", "tpu_v5p_pod"])
 @pytest.mark.parametrize("model", MODELS)
-def test_next_commands_work(model, system, framework, tmp_path, monkeypatch, capsys):
+def test_next_commands_work(model, system, framework, capsys):
     if reason := refused_model(load_framework(framework), load_model(model)):
         pytest.skip(reason)
-    monkeypatch.chdir(tmp_path)
     check_next_commands(capsys, model, system, framework)

@@ -68,13 +68,10 @@ def test_resume_goes_on_to_the_budget_of_the_last_run(folder, monkeypatch):
     assert len(Study.load("small").trials()) == 25
 
 
-def test_a_budget_that_is_used_up_is_said(folder):
+def test_a_budget_or_a_space_that_is_used_up_is_said(folder):
     main(["search", "small.yaml", "--budget", "10"])
     assert "holds 10 finished trials already" in stderr_of("resume", "small", "--budget", "10", code=0)
-
-
-def test_a_space_that_is_used_up_is_said(folder):
-    error = stderr_of("search", "small.yaml", "--set", "recompute=full", code=0)
+    error = stderr_of("search", "small.yaml", "--set", "recompute=full", "--study", "full", code=0)
     assert "legal designs are evaluated, so the front is exact" in error
 
 

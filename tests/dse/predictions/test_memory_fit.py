@@ -33,10 +33,10 @@ def test_headroom_is_a_size_or_a_share(headroom, formula):
     assert usable_memory(headroom, "m") == formula
 
 
-@pytest.mark.parametrize("headroom", ["4", "-1 GB", "100 %", "-5 %", "x", "", "3 s", "%"])
-def test_a_headroom_that_is_neither_is_refused(headroom):
-    with pytest.raises(DseError, match="expected a size or a share of memory, such as 4 GB, 5 % or 0"):
-        usable_memory(headroom, "m")
+def test_a_headroom_that_is_neither_is_refused():
+    for headroom in ("4", "-1 GB", "100 %", "-5 %", "x", "", "3 s", "%"):
+        with pytest.raises(DseError, match="expected a size or a share of memory, such as 4 GB, 5 % or 0"):
+            usable_memory(headroom, "m")
 
 
 def planned(headroom=None, framework=""):

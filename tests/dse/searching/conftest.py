@@ -1,4 +1,4 @@
-"""A small space, and a database, that several modules of these tests share."""
+"""A small space that several modules of these tests share."""
 
 import pytest
 
@@ -10,9 +10,3 @@ from tests.support.paths import TEST_DATA
 def space() -> Space:
     """A few hundred designs: few enough to evaluate them all."""
     return Space.load(TEST_DATA / "small_space.yaml")
-
-
-@pytest.fixture
-def url(tmp_path) -> str:
-    """A database of the test."""
-    return f"sqlite:///{tmp_path}/dse.db"

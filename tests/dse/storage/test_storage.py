@@ -60,11 +60,6 @@ def plain_optuna(url):
     return optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
 
 
-@pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/dse.db"
-
-
 @pytest.fixture(scope="module")
 def postgresql():
     """URL of a temporary server's database."""

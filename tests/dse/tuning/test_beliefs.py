@@ -10,6 +10,7 @@ from costmodel import DesignPoints, load_model, load_system, step
 from costmodel.training.run import Run
 from dse.tuning.belief import UNLIKELY, RunCandidates, Told, best_run, conditioned, decide, ensemble, likeness, noise_of
 
+MODEL, SYSTEM = load_model("llama3_8b"), load_system("h100_80g_dgx")
 #: Layouts of Llama 3 8B on 64 chips: (tp, pp, micro-batch size).
 LAYOUTS = [(tp, pp, mbs) for tp in (1, 2, 4, 8) for pp in (1, 2, 4) for mbs in (1, 2, 4)]
 
@@ -24,24 +25,14 @@ def design(rows=None):
 
 
 @pytest.fixture(scope="module")
-def model():
-    return load_model("llama3_8b")
+def candidates():
+    run = Run(MODEL, SYSTEM, design())
+    cost = step(MODEL, SYSTEM, design())
+    return RunCandidates(ensemble(run, cost.step_time), run.design, cost.peak_memory, float(SYSTEM.dram.capacity))
 
 
-@pytest.fixture(scope="module")
-def system():
-    return load_system("h100_80g_dgx")
-
-
-@pytest.fixture(scope="module")
-def candidates(model, system):
-    run = Run(model, system, design())
-    cost = step(model, system, design())
-    return RunCandidates(ensemble(run, cost.step_time), run.design, cost.peak_memory, float(system.dram.capacity))
-
-
-def test_the_first_machine_is_as_shipped(model, system, candidates):
-    shipped = step(model, system, design()).step_time
+def test_the_first_machine_is_as_shipped(candidates):
+    shipped = step(MODEL, SYSTEM, design()).step_time
     np.testing.assert_allclose(np.exp(candidates.machines.log_times[0]), shipped, rtol=1e-12)
 
 
@@ -94,17 +85,17 @@ def test_repeats_give_the_noise():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_five_runs_find_a_layout_within_two_percent_on_machines_that_nobody_has_seen(model, system, candidates, seed):
+def test_five_runs_find_a_layout_within_two_percent_on_machines_that_nobody_has_seen(candidates, seed):
     """The cluster differs in constants by factors, and each layout by an error of its own that nothing explains."""
     rng = np.random.default_rng(100 + seed)
-    known = system.quantities()
+    known = SYSTEM.quantities()
     changed = {
         "fabric_efficiency": known["fabric_efficiency"] * rng.uniform(0.2, 1.0),
         "node_efficiency": known["node_efficiency"] * rng.uniform(0.6, 1.0),
         "host_dispatch": known["host_dispatch"] * rng.uniform(0.5, 4),
         "sustained": known["sustained"] * rng.uniform(0.7, 1.0),
     }
-    truth = step(model, system.with_quantities(changed), design()).step_time * np.exp(rng.normal(0, 0.02, len(LAYOUTS)))
+    truth = step(MODEL, SYSTEM.with_quantities(changed), design()).step_time * np.exp(rng.normal(0, 0.02, len(LAYOUTS)))
     fits = candidates.memory < candidates.capacity
     told: list[Told] = []
     for _ in range(5):

@@ -68,10 +68,6 @@ def test_software_that_nobody_knows_and_attention_that_cannot_be_are_named():
     assert right.predicted_s > 0
 
 
-def test_a_model_of_which_a_row_has_no_dimensions_may_ship():
-    assert expressed_row(row_of(hidden=0.0, model="Llama3 70B")).model.hidden_size == 8192
-
-
 def test_selective_recomputation_of_layers_is_that_of_half_of_a_stage():
     row, model = row_of(recompute="selective(layer)", pp=4), load_model("llama3_70b")
     assert recompute_of(row, model) == {"recompute": "full", "recompute_layers": 10}
@@ -93,9 +89,9 @@ def test_words_of_a_row_become_words_of_a_design():
     assert (columns["zero"], columns["shard_replicas"]) == (3, 2)
 
 
-def test_experts_of_a_model_that_does_not_ship_are_its_columns():
-    row = row_of(model="my experts", moe_experts=64.0, moe_topk=2.0, moe_ffn=1024.0)
-    model = expressed_row(row).model
+def test_a_model_is_a_built_in_one_or_the_columns_of_its_row():
+    assert expressed_row(row_of(hidden=0.0, model="Llama3 70B")).model.hidden_size == 8192
+    model = expressed_row(row_of(model="my experts", moe_experts=64.0, moe_topk=2.0, moe_ffn=1024.0)).model
     assert (model.num_experts, model.moe_topk, model.moe_ffn_hidden_size) == (64, 2, 1024)
 
 
