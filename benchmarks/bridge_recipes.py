@@ -138,7 +138,7 @@ class Checkout(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def recipes(folder: Path) -> Iterator[tuple[re.Match[str], FunctionType]]:
-    """Names of recipes of pretraining whose speed is published, in the folder of the package, and their functions."""
+    """Names of recipes for performance in the folder of the package, and their functions."""
     for file in sorted(folder.glob("perf_recipes/**/*.py")):
         if file.name != "__init__.py":
             name = PACKAGE + ".".join(file.relative_to(folder).with_suffix("").parts)
