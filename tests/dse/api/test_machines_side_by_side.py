@@ -7,6 +7,7 @@ import pytest
 import dse
 from costmodel.errors import DseError
 from dse.output import selected
+from tests.support.cases import by_table
 from tests.support.commands import json_of, stderr_of, stdout_of
 
 PLAN = ["plan", "llama3_8b", "--gpus", "8", "--system", "h100,b200", "--global-batch-size", "64"]
@@ -59,11 +60,7 @@ def test_a_row_that_does_not_fit_says_so():
     assert out.startswith("No layout fits on any of these systems.")
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["--gpu-hour-price", "h100=2.5"], "--gpu-hour-price: no price of b200"),
-    (["--gpu-hour-price", "h100=2.5,b200=4,a100=1"], "--gpu-hour-price: a100: not planned"),
-    (["--save", "space.yaml"], "--save: needs one system and one number of GPUs"),
-])  # fmt: skip
+@by_table("words", "message")
 def test_mistakes_are_one_line(words, message):
     [line] = stderr_of(*PLAN, *words).splitlines()
     assert message in line

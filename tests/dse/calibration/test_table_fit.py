@@ -13,14 +13,11 @@ from dse.adapters.aiconfigurator.tables import KINDS
 from dse.calibration.constants import candidates
 from dse.validation.kernel_tables import KernelSample, is_kept_apart
 from dse.validation.table_prices import sample_times
+from tests.support.cases import cases
 from tests.support.commands import json_of
 
 #: Constants of the machine that the tables below are of.
-KNOWN = {
-    "matrix_efficiency": 0.7, "tile_latency": 3e-6, "fp8_efficiency": 0.9, "cast_launch": 4e-6, "burst": 4e-3,
-    "node_launch": 1.2e-5, "node_efficiency": 0.6, "attention_efficiency": 0.8, "exponentials": 9.0,
-    "softmax_overlap": 3.0, "modules_attention_floor": 1e-5,
-}  # fmt: skip
+KNOWN = cases(__file__, "KNOWN")
 
 
 def shapes(kind: str, rng: np.random.Generator) -> pd.DataFrame:

@@ -181,10 +181,7 @@ def test_a_script_names_the_packages_that_it_needs(model, design, system, packag
     assert [line.startswith(f"# Install {package}") for line in found] == [True] * bool(package)
 
 
-@pytest.mark.parametrize(
-    ("flag", "balance", "coefficient"),
-    [("seq_aux_loss", "seq_aux_loss", 0.01), ("none", "aux_loss", 0.0), ("sinkhorn", "aux_loss", 0.0)],
-)
+@by_table("flag", "balance", "coefficient")
 def test_balance_of_experts_is_read_or_named(flag, balance, coefficient, tmp_path):
     """Choices of --moe-router-load-balancing-type: a loss, or another method, which a note names."""
     text, _ = megatron.script(Launch.of(load_model("mixtral_8x7b"), {"dp": 8}, 8))

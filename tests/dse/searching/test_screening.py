@@ -7,12 +7,7 @@ import numpy as np
 import optuna
 import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
-from optuna.testing.pytest_samplers import (
-    BasicSamplerTestCase,
-    MultiObjectiveSamplerTestCase,
-    RelativeSamplerTestCase,
-    parametrize_suggest_method,
-)
+from optuna.testing import pytest_samplers as of_optuna
 
 from dse.api.study import Study
 from dse.fronts import non_dominated
@@ -47,14 +42,16 @@ NUMBERS = [
 # Optuna's own conformance tests: any suggestion, conditional ones, several objectives, threads.
 
 
-class TestConformance(BasicSamplerTestCase, RelativeSamplerTestCase, MultiObjectiveSamplerTestCase):
+class TestConformance(
+    of_optuna.BasicSamplerTestCase, of_optuna.RelativeSamplerTestCase, of_optuna.MultiObjectiveSamplerTestCase
+):
     """Where Optuna pairs every two kinds of parameters, each kind is paired with itself here."""
 
     @pytest.fixture
     def sampler(self, space):
         return lambda: ScreeningSampler(space, batch_size=16, designs_per_trial=1)
 
-    @parametrize_suggest_method("x")
+    @of_optuna.parametrize_suggest_method("x")
     def test_combination_of_different_distributions_objective(self, sampler, suggest_method_x):
         super().test_combination_of_different_distributions_objective(sampler, suggest_method_x, suggest_method_x)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from costmodel import DseError
 from costmodel.formats.quantity import dimension, unit_name
 from dse.spaces.formulas.expressions import Expression, Name
-from tests.support.cases import cases
+from tests.support.cases import by_table, cases
 
 KNOWN = {
     **dict.fromkeys(("a", "b", "tp", "pp", "num_layers"), Name()),
@@ -62,11 +62,7 @@ def test_margins_of_different_units_are_compared_relative_to_their_limits():
     assert np.all(scales == 1)
 
 
-@pytest.mark.parametrize(("text", "options"), [
-    ("divisors(num_layers)", [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96]),
-    ("powers_of_two(1, 8)", [1, 2, 4, 8]),
-    ("multiples(16 GB, 40 GB, 80 GB)", [48e9, 64e9, 80e9]),
-])  # fmt: skip
+@by_table("text", "options")
 def test_options(text, options):
     assert compiled(text).kind == "list"
     assert compiled(text)(VALUES).tolist() == options

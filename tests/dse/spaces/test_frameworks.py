@@ -64,10 +64,7 @@ def test_limits_of_a_framework_are_constraints_of_a_space_that_asks_for_them():
 EXPERTS = cases(__file__, "EXPERTS")
 
 
-@pytest.mark.parametrize(("system", "otherwise"), [
-    ("a100_80g_dgx", "none"), ("h100_80g_dgx", "none"),
-    ("b200_180g_dgx", "chunked"), ("mi300x_192g", "chunked"),
-])  # fmt: skip
+@by_table("system", "otherwise")
 def test_overlaps_that_exclude_each_other_before_blackwell_leave_the_better_one(system, otherwise):
     """Megatron-LM, arguments.py: one connection keeps the order of tensor parallelism, experts want 32."""
     space = space_of(system=system, **EXPERTS)
@@ -90,9 +87,7 @@ def test_overlaps_that_exclude_each_other_are_refused_by_name():
         assert broken_rules(megatron, model, [{**both, **changed}], {"compute_capability": capability}) == [[]]
 
 
-@pytest.mark.parametrize(("node", "ep", "fits"), [
-    (8, 8, True), (8, 64, True), (8, 160, True), (8, 192, False), (72, 64, True), (72, 96, False),
-])  # fmt: skip
+@by_table("node", "ep", "fits")
 def test_two_hops_reach_as_far_as_the_library_of_their_nodes(node, ep, fits):
     """DeepEP has kernels for 20 nodes of 8 ranks, HybridEP on racks for those of one NVLink domain."""
     model = load_model("deepseek_v3")
