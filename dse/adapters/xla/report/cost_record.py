@@ -27,17 +27,15 @@ from costmodel.kernels.collectives import held_ranks
 from costmodel.machine import System
 from costmodel.steps.breakdown import with_unit_suffix
 from dse.adapters.xla import hlo
-from dse.adapters.xla.steps.overlap import ProgramTimes, program_times, unknown_loops
+from dse.adapters.xla.steps.overlap import ProgramTimes, program_times
 from dse.adapters.xla.steps.program import Program, ProgramKernel
 from dse.adapters.xla.summary.figures import collectives_by_group
 from dse.adapters.xla.text.module import custom_call_target
-from dse.adapters.xla.work.kernel_graph import Barriers
+from dse.adapters.xla.work.kernel_graph import Barriers, HloGraph
 from dse.adapters.xla.work.matrix_products import is_known
-from dse.output import bar, counted, percent, plain_text
+from dse.output import Record, bar, counted, percent, plain_text
 from dse.reporting.design_table import GAP, Column, fitted_table, ruled_table
 from dse.reporting.pages.page import page, rounded, table_data
-
-Record = Mapping[str, Any]
 
 #: Meaning of a barrier -> how a report puts it.
 _BARRIERS: Final = {
@@ -46,8 +44,9 @@ _BARRIERS: Final = {
 }
 
 
-def times_record(times: ProgramTimes, unknown_loops: Sequence[str]) -> dict[str, Any]:
-    """Times of a step on one machine, as JSON has them."""
+def times_record(times: ProgramTimes, graph: HloGraph) -> dict[str, Any]:
+    """Times of a step on one machine, as JSON has them; lower bounds where a loop counts once."""
+    uncounted = list(dict.fromkeys(loop.name for kernel in graph.kernels for loop in kernel.uncounted))
 
     def of(values: FloatArray) -> float:
         return float(values[0])
@@ -62,8 +61,8 @@ def times_record(times: ProgramTimes, unknown_loops: Sequence[str]) -> dict[str,
         "host_s": of(times.breakdown.host_time),
         "mfu": of(times.mfu),
         "messages_start": "as the text starts them" if times.as_written else "as soon as they can",
-        "is_lower_bound": bool(unknown_loops),
-        "loops_of_unknown_count": list(unknown_loops),
+        "is_lower_bound": bool(uncounted),
+        "loops_of_unknown_count": uncounted,
     }
 
 
@@ -144,9 +143,8 @@ class ModuleCost:
             raise DseError(f"{path}: {error}") from None
         if system and not program.kernels:
             raise ParameterError(f"{path}: runs no kernels, so that there is nothing to price; leave out {{system}}")
-        return cls(
-            str(path), analysis, program, barriers, load_system(system or USUAL_SYSTEM) if program.kernels else None
-        )
+        machine = load_system(system or USUAL_SYSTEM) if program.kernels else None
+        return cls(str(path), analysis, program, barriers, machine)
 
     @cached_property
     def whole(self) -> ProgramTimes:
@@ -182,7 +180,7 @@ class ModuleCost:
                 with_unit_suffix(name): float(np.ravel(column)[0])
                 for name, column in self.whole.breakdown.columns().items()
             }
-            record["times"] = times_record(self.whole, unknown_loops(self.analysis.of(self.barriers)))
+            record["times"] = times_record(self.whole, self.analysis.graph)
             record["longest_path_time_s"] = record["times"]["longest_path_s"]
             record["heaviest"] = self.heaviest()
         return {**record, "figures": hlo.figures(self.analysis)}
@@ -371,23 +369,19 @@ def heaviest_columns(rows: Sequence[Record], width: int) -> list[Column]:
     kernels = [end_of(row["name"], room) for row in rows]
     shown.insert(0, Column("kernel", ("kernel",), kernels, left=True))
     room = width - sum(column.width for column in shown) - GAP
-    names = [program_name(row["op_name"], room) for row in rows] if room >= _NAME else []
+    names = [end_of(row["op_name"], room) for row in rows] if room >= _NAME else []
     if any(names):
         shown.append(Column("in the program", ("in the program",), names, 5, left=True))
     return shown
 
 
-def program_name(op_name: str, room: int) -> str:
-    """The end of a name, which says most.
+def end_of(name: str, room: int) -> str:
+    """The end of a name, which says most, without the parameters of an operation.
 
-    >>> program_name("jit(main)/jvp(GPT)/layer/5/dense/dot_general[precision=None]", 28)
+    >>> end_of("jit(main)/jvp(GPT)/layer/5/dense/dot_general[precision=None]", 28)
     '...layer/5/dense/dot_general'
     """
-    return end_of(op_name.partition("[")[0], room)
-
-
-def end_of(name: str, room: int) -> str:
-    """End of a name, cut to the room."""
+    name = name.partition("[")[0]
     return name if len(name) <= room else "..." + name[len(name) - room + 3 :].lstrip("/")
 
 

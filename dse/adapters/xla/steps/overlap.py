@@ -55,9 +55,40 @@ class Streams:
 
         `times` are those of all runs of each kernel and message. [s]
         """
-        clock = _Clock(self, times, [0.0] * len(times))
-        clock.run(self.whole)
-        return clock.exposed
+        exposed = [0.0] * len(times)
+        self._time_of(self.whole, times, exposed)
+        return exposed
+
+    def _time_of(self, body: LoopBody, times: Sequence[float], exposed: list[float]) -> float:
+        """Time of a body; adds up the exposed time of its messages. [s]"""
+        kernels = messages = 0.0  # until when each stream is taken
+        done: dict[int, float] = {}
+        running: list[tuple[float, float, int]] = []  # messages: start, end, kernel
+        for number in body.order:
+            node = body.nodes[number]
+            ready = max((done[before] for before in body.before[number]), default=0.0)
+            if isinstance(node, LoopBody):
+                kernels = _waited(kernels, max(ready, messages) if node.sends else ready, running, exposed)
+                kernels = done[number] = kernels + self._time_of(node, times, exposed)
+                messages = kernels if node.sends else messages
+            elif node in self.messages:
+                start = max(ready, messages, kernels if self.as_written else 0.0)
+                done[number] = messages = start + times[node]
+                running.append((start, messages, node))
+                if node in self.waiting:
+                    kernels = _waited(kernels, messages, running, exposed)
+            else:
+                kernels = done[number] = _waited(kernels, ready, running, exposed) + times[node]
+        return _waited(kernels, messages, running, exposed)
+
+
+def _waited(kernels: float, until: float, running: list[tuple[float, float, int]], exposed: list[float]) -> float:
+    """When kernels go on that wait for messages, which are exposed while they do. [s]"""
+    until = max(kernels, until)
+    for start, end, node in running:
+        exposed[node] += max(min(end, until) - max(start, kernels), 0.0)
+    running[:] = [message for message in running if message[1] > until]
+    return until
 
 
 def streams(analysis: Analysis, graph: HloGraph) -> Streams:
@@ -145,45 +176,6 @@ def _early_messages(body: LoopBody, messages: frozenset[int]) -> list[int]:
     return order
 
 
-@dataclass(slots=True)
-class _Clock:
-    """Times nodes in their order. [s]"""
-
-    streams: Streams
-    times: Sequence[float]
-    exposed: list[float]
-
-    def run(self, body: LoopBody) -> float:
-        """Time of a body; adds up the exposed time of its messages. [s]"""
-        kernels = messages = 0.0  # until when each stream is taken
-        done: dict[int, float] = {}
-        running: list[tuple[float, int]] = []
-        for number in body.order:
-            node = body.nodes[number]
-            ready = max((done[before] for before in body.before[number]), default=0.0)
-            if isinstance(node, LoopBody):
-                kernels = self._wait(kernels, max(ready, messages) if node.sends else ready, running)
-                kernels = done[number] = kernels + self.run(node)
-                messages = kernels if node.sends else messages
-            elif node in self.streams.messages:
-                start = max(ready, messages, kernels if self.streams.as_written else 0.0)
-                done[number] = messages = start + self.times[node]
-                running.append((start, node))
-                if node in self.streams.waiting:
-                    kernels = self._wait(kernels, messages, running)
-            else:
-                kernels = done[number] = self._wait(kernels, ready, running) + self.times[node]
-        return self._wait(kernels, messages, running)
-
-    def _wait(self, kernels: float, until: float, running: list[tuple[float, int]]) -> float:
-        """Kernels wait for messages, which are exposed while they do; when they go on."""
-        until = max(kernels, until)
-        for start, node in running:
-            self.exposed[node] += max(min(start + self.times[node], until) - max(start, kernels), 0.0)
-        running[:] = [(start, node) for start, node in running if start + self.times[node] > until]
-        return until
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramTimes:
     """A step with as much overlap as a machine allows, and without; every array has shape (1,)."""
@@ -235,8 +227,3 @@ def program_times(analysis: Analysis, program: Program, graph: HloGraph, system:
         longest_path=zero + graph.longest_path(cost.time[0].tolist()),
         as_written=order.as_written,
     )
-
-
-def unknown_loops(graph: HloGraph) -> list[str]:
-    """Loops that run an unknown number of times, so that all times are of one trip at least."""
-    return list(dict.fromkeys(loop.name for kernel in graph.kernels for loop in kernel.uncounted))

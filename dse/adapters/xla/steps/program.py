@@ -234,9 +234,9 @@ _MESSAGES: Final[Mapping[str, MessageKind]] = data_beside(__file__, "tables.yaml
 def program(analysis: Analysis) -> Program:
     """The tables of a module's kernels, in the order of the text."""
     state, module = analysis.state, analysis.module
-    held = {"weights": state.weights, "optimizer": state.kept}
-    resident = {name: sum(array.shape.bytes for array in arrays) for name, arrays in held.items()}
-    parameters = sum(parameter.shape.bytes for parameter in module.entry.parameters)
+    weights, kept, parameters = (
+        sum(array.shape.bytes for array in arrays) for arrays in (state.weights, state.kept, module.entry.parameters)
+    )
     tokens, needs = step_tokens(analysis), analysis.memory[1]
     return Program(
         name=module.name,
@@ -244,9 +244,9 @@ def program(analysis: Analysis) -> Program:
         devices=analysis.devices,
         num_parameters=sum(prod(global_dims(weight)) for weight in state.weights),
         tokens=tokens[0] * tokens[1] if tokens else nan,
-        weights_bytes=resident["weights"],
-        optimizer_bytes=resident["optimizer"],
-        inputs_bytes=parameters - resident["weights"] - resident["optimizer"],
+        weights_bytes=weights,
+        optimizer_bytes=kept,
+        inputs_bytes=parameters - weights - kept,
         temporaries_bytes=needs.temporaries + needs.results,
     )
 

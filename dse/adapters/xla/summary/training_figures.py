@@ -188,10 +188,8 @@ class OptimizerRules:
     @cached_property
     def changed(self) -> list[Instruction]:
         """Weights that the step changes."""
-        return [
-            weight for weight in self.state.weights
-            if isinstance(behind(self.state.updates[weight]), FlowStep)
-        ]  # fmt: skip
+        updates = self.state.updates
+        return [weight for weight in self.state.weights if isinstance(behind(updates[weight]), FlowStep)]
 
     def name(self) -> str | None:
         """The method's name; None where the rules tell none.
@@ -401,13 +399,13 @@ class _Sums:
         return loops
 
     @cached_property
-    def _accumulating(self) -> tuple[str, ...] | None:
-        """Body of the loop over micro-batches; None where there is none."""
+    def _accumulating(self) -> Instruction | None:
+        """Loop over micro-batches; None where there is none."""
         for body, carried in self.loops.items():
             totals = [step for step in carried if self._adds_up(step)]
             weights = reduce(int.__or__, (self.provenance.leading[step] for step in totals), 0)
             if totals and weights == self.every and self._independent(body, carried):
-                return body
+                return carried[0].instruction
         return None
 
     @property
@@ -425,10 +423,7 @@ class _Sums:
         """Runs of the loop over micro-batches; 0 where there is none, or where the text tells no number."""
         if self._accumulating is None or self._through_pipeline:
             return self._through_pipeline
-        path = self._accumulating[-1]
-        runs = {kernel.count for kernel in self.analysis.graph.kernels if kernel.name.rpartition("/")[0] + "/" == path}
-        unknown = any(note.startswith(f"{path[:-1]}: trip count") for note in self.analysis.graph.notes)
-        return 0 if unknown or len(runs) != 1 else runs.pop()
+        return self.analysis.graph.trips[self._accumulating] or 0
 
     def _adds_up(self, carried: FlowStep) -> bool:
         """True if a loop adds gradients to every element of an array."""
@@ -486,9 +481,8 @@ class _Sums:
         squared = self.flow.after(marks, again=False)
         norms = [step for step in self.flow.steps if collected(step) and squared.get(step, 0) == self.every]
         after = self.flow.after(dict.fromkeys(norms, 1), again=False)
-        places = self.provenance.weights.items()
-        updates = [self.updates[weight] for weight, bit in places if self.every >> bit & 1]
-        return all(after.get(new, 0) for new in updates)
+        with_gradients = (weight for weight, bit in self.provenance.weights.items() if self.every >> bit & 1)
+        return all(after.get(self.updates[weight], 0) for weight in with_gradients)
 
     def _of_gradients(self, source: Source) -> int:
         """Bits of the weights whose gradients an array holds, scaled perhaps."""

@@ -284,9 +284,7 @@ def shaped(shape: Shape, arrays: Iterator[Any]) -> Any:
 
 def users_of(computation: Computation) -> Mapping[Instruction, dict[Instruction, list[int]]]:
     """Instruction -> those that read it, each with the places of it among the operands."""
-    users: dict[Instruction, dict[Instruction, list[int]]] = {
-        instruction: {} for instruction in computation.instructions
-    }
+    users = {instruction: dict[Instruction, list[int]]() for instruction in computation.instructions}
     for instruction in computation.instructions:
         for position, operand in enumerate(instruction.operands):
             users[operand].setdefault(instruction, []).append(position)

@@ -173,18 +173,13 @@ class Cursor:
             if within:
                 return self._tuple_at(start)
             written = self.balanced()
-            known = self._shapes.get(written)
-            if known is None:
-                known = self._shapes[written] = self._tuple_at(start)
-            return known
-        match = _ARRAY.match(self.text, start)
-        if match is None:
-            self.fail("expected a shape, such as f32[8,128]")
-        self.at = match.end()
-        known = self._shapes.get(match[0])
-        if known is None:
-            known = self._shapes[match[0]] = self._array(match)
-        return known
+            if written not in self._shapes:
+                self._shapes[written] = self._tuple_at(start)
+            return self._shapes[written]
+        match = self.expect(_ARRAY, "a shape, such as f32[8,128]")
+        if match[0] not in self._shapes:
+            self._shapes[match[0]] = self._array(match)
+        return self._shapes[match[0]]
 
     def _tuple_at(self, start: int) -> Shape:
         self.at = start + 1

@@ -435,14 +435,13 @@ class StepPasses:
     @cached_property
     def forward(self) -> int | None:
         """Bits of the products of the forward pass; None where no gradient tells."""
-        errors = [self._error(step) for step in self.provenance.gradients if multiplies(step)]
-        known = [bits for bits in errors if bits]
-        return min(known, key=int.bit_count) if known else None
+        errors = (self._error(step) for step in self.provenance.gradients if multiplies(step))
+        return min(filter(None, errors), key=int.bit_count, default=None)
 
     def _error(self, product: FlowStep) -> int:
         """Bits of the products that the error depends on which a product multiplies; 0 where unknown."""
-        behind_both = (self.provenance.after_products.get(source, 0) for source in product.reads[:2])
-        first, second = (products & self.counted for products in behind_both)
+        after = self.provenance.after_products
+        first, second = (after.get(source, 0) & self.counted for source in product.reads[:2])
         if first == second or first & second not in (first, second):
             return 0
         return first | second
@@ -490,32 +489,31 @@ def phases(graph: HloGraph, provenance: Provenance) -> list[Phase]:
     for step in provenance.flow.steps:
         if step.kernel is not None:
             steps[step.kernel].append(step)
-    repeated = {
-        step for name, step_phase in zip(names, steps, strict=True) if _REPEATED.search(name)
-        for step in step_phase if multiplies(step)
-    }  # fmt: skip
+    kernels_of_products = [(step, step.kernel) for step in provenance.products]
+    repeated = {step for step, kernel in kernels_of_products if kernel is not None and _REPEATED.search(names[kernel])}
     passes = StepPasses(provenance, repeated)
     phases_of_kernels: list[Phase] = []
     for index, name in enumerate(names):
         read = [phases_of_kernels[leaf.source[0]] for leaf in graph.kernels[index].reads if leaf.source]
-        phases_of_kernels.append(_named(name, read) or _by_reads(steps[index], passes) or _latest(name, read))
+        after_gradient = "backward" in read or "optimizer" in read
+        phase = _named(name, after_gradient=after_gradient) or _by_reads(steps[index], passes)
+        if phase is None and name:  # it is not differentiated
+            phase = "optimizer" if after_gradient else "forward"
+        latest: Phase = max(read, key=PHASES.index, default="forward")
+        phases_of_kernels.append(phase or latest)
     return phases_of_kernels
 
 
 def _name(kernel: HloKernel) -> str:
     """The name of a kernel in the program; where it tells no pass, the name of its matrix products."""
     op_name = kernel.instruction.op_name
-    names = [
-        op_name,
-        *(product_instruction.op_name for product_instruction in product_instructions(kernel.instruction)),
-    ]
+    names = [op_name, *(product.op_name for product in product_instructions(kernel.instruction))]
     return next((name for name in names if _BACKWARD.search(name) or "jvp" in name), op_name)
 
 
-def _named(name: str, read: Sequence[Phase]) -> Phase | None:
+def _named(name: str, *, after_gradient: bool) -> Phase | None:
     """The pass that a name tells."""
     if _BACKWARD.search(name):
-        after_gradient = any(phase in ("backward", "optimizer") for phase in read)
         in_region = _REPEATED_REGION.search(name) and not after_gradient
         return "recompute" if in_region or _REPEATED.search(name) else "backward"
     if _REPEATED.search(name):
@@ -532,14 +530,6 @@ def _by_reads(steps: Sequence[FlowStep], passes: StepPasses) -> Phase | None:
         reads = (passes.provenance.after_products.get(source, 0) for step in steps for source in step.reads)
         return "backward" if any(bits & passes.forward == passes.forward for bits in reads) else "forward"
     return "optimizer"
-
-
-def _latest(name: str, read: Sequence[Phase]) -> Phase:
-    """The pass of a kernel that is not differentiated, or has no name, by those that it reads from."""
-    if not name:
-        return max(read, key=PHASES.index, default="forward")
-    after_gradient = any(phase in ("backward", "optimizer") for phase in read)
-    return "optimizer" if after_gradient else "forward"
 
 
 def part(kernel: HloKernel) -> str:

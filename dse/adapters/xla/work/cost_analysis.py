@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 from typing import Final, Literal, NamedTuple
 
@@ -242,12 +243,9 @@ class _Users:
             return [whole]
         arrays = []
         for index, element in enumerate(shape.elements):
-            taken = [
-                user
-                for user in self.of[whole]
-                if user.opcode == "get-tuple-element" and user.attributes["index"] == str(index)
-            ]
-            arrays += self._arrays(taken[0] if taken else whole, element)
+            takers = (user for user in self.of[whole] if user.opcode == "get-tuple-element")
+            taken = next((user for user in takers if user.attributes["index"] == str(index)), whole)
+            arrays += self._arrays(taken, element)
         return arrays
 
     def bytes_read(self, array: Instruction) -> int:
@@ -256,16 +254,15 @@ class _Users:
         A slice reads the bytes of its result, an operand updated in place is not read. A broadcast or a reshape reads
         the whole separately; all others together read it once.
         """
-        read, shared = 0, False
+        reads: list[int | None] = []
         for user, places in self.of[array].items():
             if user.opcode == "fusion":
-                read += sum(self._nested_bytes(user, position) for position in places)
+                reads += [self._nested_bytes(user, position) for position in places]
             elif user.opcode in ("broadcast", "reshape"):
-                read += array.shape.bytes
+                reads.append(array.shape.bytes)
             else:
-                by_user = self._own_bytes(user, array, places)
-                read, shared = read + (by_user or 0), shared or by_user is None
-        return read + (array.shape.bytes if shared else 0)
+                reads.append(self._own_bytes(user, array, places))
+        return sum(filter(None, reads)) + (array.shape.bytes if None in reads else 0)
 
     def _nested_bytes(self, fusion: Instruction, operand: int) -> int:
         """Bytes that a fusion within the fusion reads of an operand, for each user of the result. [B]
@@ -274,12 +271,11 @@ class _Users:
         """
         inner = fusion.called[0]
         parameter = inner.parameters[operand]
-        passes_on = inner.root.operands[:1] == (parameter,)
-        read, shared = 0, False
-        for user, places in self.of[fusion].items():
-            by_user = self._own_bytes(user, fusion, places) if passes_on else None
-            read, shared = read + (by_user or 0), shared or by_user is None
-        return read + (_Users(inner, self.starts).bytes_read(parameter) if shared else 0)
+        if inner.root.operands[:1] == (parameter,):
+            reads = [self._own_bytes(user, fusion, places) for user, places in self.of[fusion].items()]
+        else:
+            reads = [None for _ in self.of[fusion]]
+        return sum(filter(None, reads)) + (_Users(inner, self.starts).bytes_read(parameter) if None in reads else 0)
 
     def _own_bytes(self, user: Instruction, array: Instruction, places: Sequence[int]) -> int | None:
         """Bytes that a user that slices or updates reads of an array; None where it shares the read. [B]"""
@@ -321,13 +317,10 @@ class CostAnalysis:
 
     def of(self, computation: Computation) -> CostTotals:
         """Sums over a computation that runs once."""
-        known = self._totals.get(computation)
-        if known is None:
-            known = CostTotals()
-            for instruction in _in_xlas_order(computation):
-                known = self._added(known, self.of_instruction(instruction))
-            self._totals[computation] = known
-        return known
+        if computation not in self._totals:
+            totals = map(self.of_instruction, _in_xlas_order(computation))
+            self._totals[computation] = reduce(self._added, totals, CostTotals())
+        return self._totals[computation]
 
     def of_instruction(self, instruction: Instruction) -> CostTotals:
         """Sums of an instruction with all that it runs."""

@@ -200,30 +200,28 @@ class _CountedLoop:
 
     def trips(self) -> int | None:
         """Trip count of the loop. [-]"""
-        first, second = self._compared(0), self._compared(1)
+        condition, body = (computation.root for computation in self.loop.called)
+        first, second = (self._integers(trip).comparison(condition) for trip in (0, 1))
         if first is None:
             return None
         direction, start = first
         trips = _first_failure(direction, start, second[1] - start if second else 0)
         if not trips or second is None:
             return trips
-        steady = all(self._after(trips - 1, path) == self._state(trips, 0, path) for path in self.read)
-        ends_so = self._compared(trips) == (direction, start + trips * (second[1] - start))
+        last = self._integers(trips - 1)
+        steady = all(last.of(body, path) == self._state(trips, 0, path) for path in self.read)
+        ends_so = self._integers(trips).comparison(condition) == (direction, start + trips * (second[1] - start))
         return trips if steady and ends_so else None
 
-    def _compared(self, trip: int) -> tuple[str, int] | None:
-        """The comparison of the condition after some trips."""
-        return _Integers(self.counter, partial(self._state, trip)).comparison(self.loop.called[0].root)
-
-    def _after(self, trip: int, path: Path) -> int | None:
-        """An array of the state after one more trip."""
-        return _Integers(self.counter, partial(self._state, trip)).of(self.loop.called[1].root, path)
+    def _integers(self, trip: int) -> _Integers:
+        """Integers of the condition and of the body after some trips."""
+        return _Integers(self.counter, partial(self._state, trip))
 
     def _state(self, trip: int, number: int, path: Path) -> int | None:
         """An array of the state after some trips; None where it is unknown or would wrap around."""
         self.read.add(path)
         start = self.counter.around(self.loop).of(self.loop.operands[0], path)
-        after = start if trip == 0 else self._after(0, path)
+        after = start if trip == 0 else self._integers(0).of(self.loop.called[1].root, path)
         if start is None or after is None:
             return None
         value = start + trip * (after - start)
