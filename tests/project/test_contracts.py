@@ -32,11 +32,11 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_224),
+    ("costmodel dse", "", 68_221),
     ("costmodel dse", "dse.adapters", 46_933),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_788),
     ("dse.searching dse.storage", "", 6_965),
-    ("dse.adapters", "", 21_291),
+    ("dse.adapters", "", 21_288),
     ("dse.adapters.xla", "", 6_500),
     ("dse.adapters.dfmodel", "", 4_010),
     ("tests", "", 30_169),

@@ -27,7 +27,7 @@ from dse.adapters.deepflow.configuration import is_log, load_configuration, load
 from dse.adapters.deepflow.setups import ChipSetup, read_setup
 from dse.adapters.deepflow.step import plain, price
 from dse.adapters.deepflow.summaries import printed_figures, runs, setup_figures
-from dse.cli.output import MOST_ROWS, write_json, write_report
+from dse.cli.output import MOST_ROWS, write_answer, write_report
 from dse.cli.terminal import say
 from dse.reporting.design_table import facts, ruled_table
 
@@ -104,15 +104,14 @@ def run(args: argparse.Namespace) -> int:
     """Evaluate a DeepFlow configuration, or a hardware file with its model."""
     options = {name: getattr(args, name) for name in ("model_config", "set") if name in args}
     data = record(args.design, args.profile, True, options, lambda note: say(f"{args.design}: {note}"))
-    if args.format == "json":
-        write_json(data, args.output)
-    elif "designs" in data:
+    if args.format != "json" and "designs" in data:
         for why, count in data["refused"].items():
             say(f"{args.design}: {count} combinations do not run: {why}")
         most = len(data["designs"]) if args.output else MOST_ROWS
         write_report(lambda width: [design_rows(data["designs"], most)], args.output)
     else:
-        write_report(lambda width: report(data.get("mode", args.profile), data["figures"]), args.output)
+        mode = data.get("mode", args.profile)
+        write_answer(args.format, data, lambda width: report(mode, data["figures"]), args.output)
     return 0
 
 

@@ -148,8 +148,9 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
     if chips is None:
         raise DseError(f"{path}: does not say on how many chips; name them with --gpus N")
     content = parse(text, str(path)).data
-    if not isinstance(content.get("model"), dict):
-        raise DseError(f"{path}: model: expected a section of this name, as Megatron-Bridge has it")
+    sections = {"model": content.get("model") or "", **{name: content.get(name) or {} for name in NAMES["sections"]}}
+    if wrong := [name for name, part in sections.items() if not isinstance(part, dict)]:
+        raise DseError(f"{path}: {wrong[0]}: expected a section of this name, as Megatron-Bridge has it")
     try:
         settings, unread = _settings(_of_nemo_1(content) if "encoder_seq_length" in content["model"] else content)
         settings["peft"] = content.get("peft")
@@ -186,29 +187,25 @@ def _settings(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     names = {at: name for name, at in PLACES.items()} | {("model", key): name for name, key in PLAIN_YARN.items()}
     settings: dict[str, Any] = {"max_position_embeddings": None, "group_query_attention": True}
     unread: list[str] = []
-    for section in ("model", "train", "ddp", "optimizer", "dist", "tokenizer", "comm_overlap"):
-        part = content.get(section) or {}
-        for key, value in part.items() if isinstance(part, dict) else ():
+    for section in ("model", *NAMES["sections"]):
+        for key, value in (content.get(section) or {}).items():
             name = names.get((section, key), key)
             if name in _KNOWN and value is not None:
                 settings[name] = _read_value(name, value)
-            elif value in (None, False) or key in _OTHERWISE or str(value) in DATA["not_read"].get(key, ()):
+            elif value in (None, False) or key in NAMES["otherwise"] or str(value) in DATA["not_read"].get(key, ()):
                 continue
             elif section == "model" or key in DATA["not_read"]:
                 unread.append(f"{section}.{key}")
     settings |= _renamed(content)
-    return settings | _overlaps(content.get("comm_overlap") or {}, settings), unread
+    overlap = content.get("comm_overlap")
+    return settings | (_overlaps(overlap, settings) if overlap else {}), unread
 
 
 def _overlaps(asked: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that a section `comm_overlap` replaces when a run is set up (training/comm_overlap.py)."""
     usual = {**NAMES["overlaps"], "overlap_p2p_comm": "num_virtual_stages_per_pipeline_rank" in settings}
     usual |= NAMES["sharded_overlaps"] if settings.get("use_distributed_optimizer") else {}
-    return {**usual, **{name: asked[name] for name in usual if asked.get(name) is not None}} if asked else {}
-
-
-#: Keys of the model that are read under another name, or decide nothing of a step's cost.
-_OTHERWISE: Final = NAMES["otherwise"]
+    return usual | {name: asked[name] for name in usual if asked.get(name) is not None}
 
 
 def _read_value(name: str, value: Any) -> Any:
@@ -226,7 +223,8 @@ def _read_value(name: str, value: Any) -> Any:
             raise DseError(f"{name}: {value!r}: expected a whole number")
         return int(value)
     if name == "pipeline_model_parallel_layout" and isinstance(value, list):
-        return "|".join("".join(NAMES["layout"].get(word, word) for word in chunk) for chunk in value)
+        chunks = (chunk if isinstance(chunk, list) else [chunk] for chunk in value)
+        return "|".join("".join(NAMES["layout"].get(str(word), str(word)) for word in chunk) for chunk in chunks)
     if name == "window_size":
         return ",".join(str(item) for item in value) if isinstance(value, list) else str(value)
     return value
