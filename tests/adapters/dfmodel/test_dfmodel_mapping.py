@@ -50,12 +50,8 @@ def toy_graph(rng: np.random.Generator) -> DfmodelGraph:
 
 def toy_setup(**changes: object) -> Setup:
     """Two chips, small cores, and a DRAM about as slow as they are."""
-    columns = {
-        "num_chips": 2, "x": 2, "x_bandwidth": 47, "cores": 5, "array_width": 2, "array_height": 3,
-        "frequency": 11, "dram_bandwidth": 61, "hidden_size": 8, "head_size": 4, "num_attention_heads": 2,
-        "seq_len": 8, "num_layers": 3, "global_batch_size": 4, "micro_batch_size": 2, "tile_size": 2,
-    }  # fmt: skip
-    rows = {name: [value] for name, value in (columns | changes).items() if name != "overlap"}
+    columns = cases(__file__, "toy_setup") | changes
+    rows = {name: [value] for name, value in columns.items() if name != "overlap"}
     return Setup.of(topology="r", roles=("TP",), overlap=changes.get("overlap", "none"), **rows)
 
 
@@ -259,11 +255,7 @@ def forward() -> DfmodelGraph:
 
 def layer_setup(**changes: object) -> Setup:
     """Four chips that are all tensor parallel, with SRAM for about half of the layer's weights."""
-    return toy_setup(**{
-        "num_chips": 4, "x": 4, "x_bandwidth": 1e6, "cores": 48, "array_width": 4, "array_height": 4,
-        "frequency": 1e4, "dram_bandwidth": 2e5, "hidden_size": 64, "head_size": 16, "num_attention_heads": 4,
-        "seq_len": 32, "sram_bytes": 2e4, "tile_size": 4,
-    } | changes)  # fmt: skip
+    return toy_setup(**cases(__file__, "layer_setup") | changes)
 
 
 #: Groupings and shardings of graphs that many set-ups share.
@@ -539,12 +531,7 @@ def published(tmp_path):
     """Writes a published set-up of GPT-3 whose kernels run alone, tiles open; as text, or binary."""
 
     def write(generation: str, topology: str, *, binary: bool = False, **changes: float) -> Path:
-        columns = {
-            "num_chips": 8, "x": 8, "x_bandwidth": 50e9, "y_bandwidth": 50e9, "cores": 640,
-            "array_width": 32, "array_height": 6, "frequency": 1.25e9, "dram_bytes": 1099511600000,
-            "hidden_size": 12288, "head_size": 128, "num_attention_heads": 96, "seq_len": 2048,
-            "num_layers": 96, "global_batch_size": 2304, **changes,
-        }  # fmt: skip
+        columns = cases(__file__, "published") | changes
         roles = ("TP", "DP")[: len(topology.split("_"))]
         rows = {name: [value] for name, value in columns.items()}
         setup = Setup.of(topology=topology, roles=roles, overlap="perfect", **rows)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,54 +38,21 @@ from dse.pricing.evaluation import evaluate as evaluated
 from dse.pricing.evaluation import remedies
 from dse.registry import WorkloadKind, recognized
 from dse.spaces.space import Space
+from tests.support.cases import by_table, cases
 from tests.support.commands import json_of, outputs_of, stderr_of, stdout_of
 
-# DFModel at commit 04f93d5, LLM/Compare_w_existing/Calculon/fix_DP/1_128_32/dse_final.txt: GPT with a
-# trillion parameters on rings of 128 x 32 A100s. What its run printed.
-PRINTED = {"step_time_s": 85.50267989926697, "system_price_usd": 76628480, "system_power_w": 3189573.5626306534}
+PRINTED = cases(__file__, "PRINTED")
 TO_THE_LAST_DIGITS = 1e-12
 
 #: The generations as profiles.
 DFMODEL = tuple(f"dfmodel-{generation}" for generation in GENERATIONS)
 
 
-def f32(value: float) -> float:
-    """A number as the reference holds it."""
-    return float(np.float32(value))
-
-
-def as_published() -> dict[str, float]:
-    """Quantities of the A100 in which the published set-up differs from `a100_80g_dgx`; prices and powers.
-
-    Per chip $16,522.25 and 444.7 W; per GB/s $1 and 0.16 W of DRAM, $2 and $24 of a link's and a switch's
-    port, 0.052 W each.
-    """
-    costs = [n for n in load_system("a100_80g_dgx").units() if any(w in n for w in ("price", "power", "energy"))]
-    return dict.fromkeys(costs, 0.0) | {
-        "clock": f32(1.41) * 1e9, "sustained": 1.0, "matrix_efficiency": f32(0.9),
-        "dram_efficiency": 1.0, "fabric_efficiency": 1.0,
-        "base_price": 16522.25 + 2039, "fabric_price": 26e-9,
-        "idle_power": f32(444.7062), "dram_energy": f32(0.16248) / 1e9, "fabric_energy": 2 * f32(0.052) / 1e9,
-        "host_power_overhead": 1.0,
-    }  # fmt: skip
-
-
 @pytest.fixture
 def published(tmp_path) -> str:
     """A space of the published run alone, by its path."""
-    units = load_system("a100_80g_dgx").units()
-    given = {
-        name: value if units[name] == "-" else f"{value!r} {units[name]}" for name, value in as_published().items()
-    }
-    space = {
-        "schema": "search_space/v1", "model": "gpt_1t", "system": "a100_80g_dgx",
-        "given": given | {"world_size": 4096, "global_batch_size": 3072, "topology": "r_r"},
-        "parameters": {"pp": [128], "dp": [32]},
-        "derived": {"gradient_accumulation_steps": "global_batch_size / dp"},
-        "objectives": {"minimize": ["step_time"]},
-    }  # fmt: skip
     path = tmp_path / "published.yaml"
-    path.write_text(json.dumps(space))
+    path.write_text(json.dumps(cases(__file__, "published")))
     return str(path)
 
 
@@ -174,17 +142,10 @@ def test_dimensions_over_unlike_tiers_keep_the_price_of_each(gpt, toy_system):
     )
 
 
-def test_designs_that_share_no_set_up_are_refused(gpt, toy_system):
-    for columns, said in (
-        ({"tp": 2, "pp": [2, 3], "topology": ["sw_sw", "r_r"]}, "designs differ in topology"),
-        ({"tp": 2, "overlap": ["none", "perfect"]}, "designs differ in overlap"),
-        ({"tp": 2, "execution": ["dataflow", "kernel_by_kernel"]}, "designs differ in execution"),
-        ({"tp": [2, 1], "dp": [1, 2], "topology": "sw"}, "designs differ in groups"),
-        ({"tp": 2, "pp": 3, "topology": "fc"}, "topology fc: too few dimensions for tp=2 pp=3 dp=1"),
-        ({"tile_size": 7}, "tile_size: 7 does not divide seq_len, 1152"),
-    ):
-        with pytest.raises(DseError, match=said):
-            design_setup(Run(gpt, toy_system, DataflowDesign.of(**columns)))
+@by_table("columns", "said")
+def test_designs_that_share_no_set_up_are_refused(columns, said, gpt, toy_system):
+    with pytest.raises(DseError, match=said):
+        design_setup(Run(gpt, toy_system, DataflowDesign.of(**columns)))
 
 
 # Parts of an iteration
@@ -405,51 +366,26 @@ def same_price(found: dict[str, float], breakdown: dict[str, float]) -> None:
 # Designs without a number
 
 
-def test_every_reason_is_told_with_what_would_do(gpt, toy_system):
-    """The reasons of a row are there if and only if it has no number."""
-    columns = {
-        "tp": [2, 2, 2, 2, 2, 1], "pp": [2, 2, 2, 2, 2, 1], "dp": [1, 1, 1, 1, 3, 1],
-        "recompute": ["none", "full", "none", "none", "selective", "none"],
-        "vpp": [1, 1, 2, 1, 1, 1], "tile_size": [9, 1, 1, 7, 1, 1152],
-        "topology": ["sw_sw", "sw_sw", "sw_sw", "sw_sw", "r_r", "sw_sw"],
-    }  # fmt: skip
-    design = DataflowDesign.of(**columns)
-    run = Run(gpt, toy_system, design)
-    told = [reasons(alone(run, row), generation="gen1") for row in range(6)]
-    assert [not lines for lines in told] == np.isfinite(dataflow_step(run, generation="gen1").step_time).tolist()
-    assert told[1:5] == [
-        ["recompute=full: each kernel runs once; take recompute=none"],
-        ["vpp=2: a stage is one chunk; take vpp=1"],
-        ["tile_size: 7 does not divide seq_len, 1152; take a divisor"],
-        [
-            "recompute=selective: each kernel runs once; take recompute=none",
-            "topology r_r: too few dimensions for tp=2 pp=2 dp=3; take one of three, such as sw_sw_sw",
-        ],
-    ]
-    [sram] = told[5]
-    assert sram.startswith("SRAM: at least ")
-    assert sram.endswith("; take a smaller tile_size")
+@by_table("columns", "said")
+def test_every_reason_is_told_with_what_would_do(columns, said, gpt, toy_system):
+    """There are reasons if and only if the design has no number."""
+    run = Run(gpt, toy_system, DataflowDesign.of(**columns))
+    told = reasons(run, generation="gen1")
+    assert np.isfinite(dataflow_step(run, generation="gen1").step_time) == (not told)
+    assert len(told) == len(said)
+    assert all(re.fullmatch(pattern, line) for pattern, line in zip(said, told, strict=True))
 
 
 def test_kernels_too_large_for_any_tile_need_more_sram(gpt, toy_system):
     """So much as is told to be missing is enough."""
     design = DataflowDesign.of(execution=["kernel_by_kernel", "dataflow"])
-    levels = toy_system.memory
-    tiny = replace(toy_system, memory=(*(replace(level, capacity=np.ones(1)) for level in levels[:-1]), levels[-1]))
+    tiny = toy_system.with_quantities({"sram_capacity": 1, "l2_capacity": 1})
     for row in range(2):
         short = alone(Run(gpt, tiny, design), row)
         [reason] = reasons(short, generation="gen3")
         assert reason.endswith("; take more SRAM, or a larger tp")
         least = float(reason.split("at least ")[1].split(" ")[0].replace(",", ""))
-        enough = replace(
-            tiny,
-            memory=(
-                replace(levels[0], capacity=np.full(1, least)),
-                *(replace(level, capacity=np.zeros(1)) for level in levels[1:-1]),
-                levels[-1],
-            ),
-        )
-        fitting = replace(short, system=enough)
+        fitting = replace(short, system=tiny.with_quantities({"sram_capacity": least, "l2_capacity": 0}))
         assert reasons(fitting, generation="gen3") == []
         assert np.isfinite(dataflow_step(fitting, generation="gen3").step_time)
         assert np.isnan(dataflow_step(short, generation="gen3").step_time)

@@ -32,12 +32,7 @@ from tests.support.runs import ranks_of
 @pytest.fixture
 def designs():
     """Layouts of unlike numbers, with every switch on and off."""
-    return DesignPoints.of(
-        tp=[1, 2, 4, 8, 4], pp=[4, 2, 6, 1, 3], vpp=[3, 2, 1, 1, 4], dp=[2, 6, 4, 3, 8],
-        micro_batch_size=[1, 2, 1, 4, 1], gradient_accumulation_steps=[8, 6, 12, 5, 6],
-        sequence_parallel=[0, 1, 1, 1, 0], recompute=["none", "selective", "full", "none", "full"],
-        distributed_optimizer=[0, 1, 0, 1, 1], attention=["fused", "unfused", "fused", "unfused", "fused"],
-    )  # fmt: skip
+    return DesignPoints.of(**cases(__file__, "designs"))
 
 
 def test_arithmetic_is_that_of_the_native_model(llama, toy_system, designs):
@@ -216,11 +211,7 @@ def test_cost_says_where_the_time_of_a_workload_goes(priced):
     found = json_of(*told)
     assert found["profile"] == "simai-2024-12"
     assert found["missing"] == []
-    printed = {
-        "exposed_dp_us": 13933, "exposed_dp_ep_us": 0, "exposed_tp_us": 139515, "exposed_ep_us": 0,
-        "exposed_pp_us": 0, "bubble_us": 954121, "total_compute_us": 951592, "total_exposed_us": 153448,
-        "total_us": 2059161,
-    }  # fmt: skip
+    printed = cases(__file__, "PRINTED")
     assert {key: found[key] for key in printed} == pytest.approx(printed, abs=0.5)
     assert len(found["rows"]) == 172
     assert found["rows"][1]["forward"]["communication_us"] == pytest.approx(37819, abs=0.5)

@@ -125,29 +125,14 @@ def test_the_bubble_leaves_out_the_embedding_and_weights():
     assert bubble == pytest.approx((3 - 1) / (5 * 2) * (compute + blocking) / 1e3)
 
 
-# What is wrong -> what is said, and what SimAI shows.
-UNDEFINED = {
-    "vpp": (with_header(sp_rows(), vpp=NAN), H100, "vpp: missing", NAN),
-    "ga": (with_header(sp_rows(), gradient_accumulation_steps=NAN), H100, "ga: missing", NAN),
-    "alone": (one_row("all_gather", 2.0**20, tp=1), H100, "a group of one, where SimAI", 2.0**63),
-    "large": (one_row("all_gather", 2.0**35), H100, "more than 16 GiB", NAN),
-    "null": (
-        one_row("all_reduce", 2.0**30, of_pass="weight_gradient"), DECEMBER, "no bandwidth for it", 0.0,
-    ),
-    "none": (
-        one_row("all_gather", 2.0**30, of_pass="weight_gradient", group="dp_ep", ep=16), DECEMBER,
-        "a group of none; ep is larger", None,
-    ),
-    "nics": (
-        one_row("all_gather", 2.0**30, of_pass="weight_gradient", tp=4), links(300, 50, nics_per_server=2),
-        "no whole NIC", None,
-    ),
-}  # fmt: skip
+UNDEFINED = cases(__file__, "UNDEFINED")
+MACHINES = NETWORKS | {"two NICs": links(300, 50, nics_per_server=2)}
 
 
-@pytest.mark.parametrize("case", UNDEFINED)
-def test_what_has_no_number_is_said_and_shown_on_request(case):
-    rows, network, said, shown = UNDEFINED[case]
+@pytest.mark.parametrize(("header", "collective", "machine", "said", "shown"), UNDEFINED.values(), ids=UNDEFINED)
+def test_what_has_no_number_is_said_and_shown_on_request(header, collective, machine, said, shown):
+    rows = one_row(**collective) if collective else with_header(sp_rows(), **header)
+    network = MACHINES[machine]
     revision = FILE if isinstance(network, Busbw) else LINKS
     report = price(rows, network, revision=revision)
     assert np.isnan(report.totals.total_time[0])
