@@ -17,7 +17,7 @@ from costmodel.columns import UniqueRows, column_units, concatenated, of_points
 from costmodel.machine import Modules
 from costmodel.steps.breakdown import Breakdown
 from costmodel.training import run as runs
-from costmodel.training.blocks import BLOCKS, SHARDINGS, Block
+from costmodel.training.blocks import BLOCKS, Block
 from costmodel.training.design import MODERN, SCHEDULE_WORDS, TILE_EDGE, splits_kernels
 from costmodel.training.design_table import Design, Domain
 from costmodel.training.run import Run
@@ -25,6 +25,7 @@ from dse.adapters.dfmodel.design import DataflowDesign, dataflow_step
 from dse.adapters.simai.design_rows import simai_step
 from dse.adapters.xla import hlo
 from dse.adapters.xla.steps.program import program_step
+from tests.support.cases import cases
 from tests.support.paths import TEST_DATA
 
 #: Values that a column takes in one batch, where it holds a count.
@@ -41,20 +42,9 @@ def values_of(domain: Domain) -> list[float]:
 #: The first split and the first tile of every kernel.
 FIRST_WAYS = {name: values_of(domain)[0] for name, domain in DesignPoints.domains().items() if splits_kernels(name)}
 #: Base designs, between them sensitive to every column: named splits, explicit ones, unfused attention.
-SPLIT = {"tp": 4, "pp": 4, "vpp": 2, "dp": 2, "micro_batch_size": 2, "gradient_accumulation_steps": 8}
-BASES: Mapping[str, Mapping[str, Any]] = {
-    "named": SPLIT,
-    "unfused": {**SPLIT, "attention": "unfused", "recompute": "selective", "overlap_grad_reduce": 1},
-    "explicit": {**SPLIT, **FIRST_WAYS, "sharding": "sample", "tiling": "sample", "attention": "unfused"},
-    "full": {**SPLIT, "recompute": "full", "zero": 1, "sharding": "megatron_sp"},
-    "flash": {**SPLIT, "attention": "flash_attention_2"},
-    "in line": {**SPLIT, "schedule": "breadth_first", "overlap_p2p": 1},
-    "adapters": {**SPLIT, "lora_rank": 8, "sharding": "megatron_sp", "zero": 3, "overlap_grad_reduce": 1},
-    "some layers": {**SPLIT, "recompute": "full", "recompute_layers": 2},
-    "long": {**SPLIT, "cp": 4, "cp_communication": "a2a_p2p", "cp_a2a": 2, "zero": 3, "overlap_grad_reduce": 1},
-    "offloaded": {**SPLIT, "zero": 1, "optimizer": "muon", "moments": "bf16", "offload_optimizer": 1,
-                  "offload_activations": 1, "overlap_grad_reduce": 1},
-}  # fmt: skip
+SPLIT: Mapping[str, Any] = cases(__file__, "SPLIT")
+BASES: dict[str, Mapping[str, Any]] = cases(__file__, "BASES")
+BASES["explicit"] = {**FIRST_WAYS, **BASES["explicit"]}
 #: Columns that a schedule can follow beside some values of another one.
 BESIDE: Mapping[str, Mapping[str, Any]] = {
     "schedule": {"schedule": SCHEDULE_WORDS, "vpp": [1, 2, 2, 1, 1, 2, 1, 2]},
@@ -67,12 +57,7 @@ FORMATS: Mapping[str, Mapping[str, Any]] = {
 }
 UNITS = {"fp8_speedup": 2, "mx_speedup": 2, "fp4_speedup": 4}
 #: Base designs of a model with experts.
-EXPERT_BASES: Mapping[str, Mapping[str, Any]] = {
-    "all to all": {**SPLIT, "sharding": "megatron_sp", "dp": 8, "ep": 4, "etp": 2, "zero": 1},
-    "overlapped": {**SPLIT, "sharding": "megatron_sp", "dp": 8, "ep": 4, "dispatcher": "two_hop", "overlap_ep": 1},
-    "sharded": {**SPLIT, "dp": 8, "ep": 2, "zero": 3, "shard_replicas": 2, "optimizer": "muon",
-                "overlap_grad_reduce": 1},
-}  # fmt: skip
+EXPERT_BASES: Mapping[str, Mapping[str, Any]] = cases(__file__, "EXPERT_BASES")
 
 
 def assert_same(batch: Breakdown, singles: list[Breakdown]) -> None:
@@ -166,14 +151,14 @@ KERNELS = ("named", "unfused", "explicit", "full")
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_column_of_a_transformer_counts_for_its_row_alone(model):
-    """And every column changes some price; columns of the first model, and one of four of its kernels, alone too."""
+    """And every column changes some price; columns of the first model, shardings and a fourth of kernels alone too."""
     system = load_system("a100_80g_dgx").with_quantities(UNITS)
     price, columns = partial(step, load_model(model), system), {*DesignPoints.domains()}
     first, of_kernels = model == MODELS[0], sorted(name for name in columns if splits_kernels(name))
     bases = {**BASES, "narrow": FORMATS["fp8_blockwise"]} if first else {name: BASES[name] for name in KERNELS}
     read = set()
     for name, base in bases.items():
-        known = read | {*of_kernels} - {*of_kernels[::4]} if first else columns
+        known = read | {*of_kernels} - {*of_kernels[::4], "sharding"} if first else columns
         idle = () if name == "explicit" else {*of_kernels} - {"sharding", "tiling"}
         read |= check_columns(DesignPoints, base, price, known=known, idle=idle)
     assert not first or read == columns - {"pipeline_layout", *DesignPoints.aliases}
@@ -189,13 +174,6 @@ def test_every_column_of_experts_counts_for_its_row_alone():
         known = {*DesignPoints.domains()} | read - {*base}
         read |= check_columns(DesignPoints, base, price, model.blocks, known, idle)
     assert read >= own - {*DesignPoints.domains()} - idle
-
-
-def test_words_of_one_column_count_for_their_row_alone():
-    """Solved shardings beside named and explicit ones."""
-    price = partial(step, load_model("gpt2_xl"), load_system("a100_80g_dgx"))
-    designs = DesignPoints.of(**SPLIT, sharding=[*SHARDINGS])
-    assert_same(price(designs), Alone(price).rows(designs))
 
 
 def check_rules(price: Callable[[Any], Breakdown], table: type[Design], base: Mapping[str, Any], every: int) -> None:
@@ -257,16 +235,8 @@ def opened(system: System) -> System:
     return system.with_quantities({"defect_density": 1000.0, "area_price": 1e6, "exponentials": 0.1, **clock})
 
 
-#: What no step of a dense model reads: all ranks stand in the outermost tier, whose switches do not reduce,
-#: there are no experts, rules of software alone read what a chip is called, and tables of kernels alone have
-#: modules, kernels that end before the clock falls, and collectives that a host waits for.
-UNREAD = {
-    *("fabric_size", "fabric_used", "fabric_in_switch_rate", "ep_collective_cores", "node_call", "fabric_call"),
-    *("expert_latency", "grouped_efficiency", "sorting_efficiency", "software_expert_bias_passes", "burst"),
-    "software_expert_casts",
-    *(f"modules_{name}" for name in column_units(Modules)),
-    *("sram_nominal", "l2_nominal", "dram_nominal", "compute_capability", "jax_devices"),
-}
+#: What no step of a dense model reads.
+UNREAD = {*cases(__file__, "UNREAD"), *(f"modules_{name}" for name in column_units(Modules))}
 
 
 def check_quantities(

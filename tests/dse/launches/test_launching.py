@@ -30,7 +30,7 @@ from dse.adapters.torchtitan.design import TORCHTITAN, flavor_of, flavored
 from dse.api.exports import artefacts
 from dse.launches.launch import Launch, NotExpressible, launch_files, launch_space, read_launch
 from dse.pricing.evaluation import evaluate, transformer_run
-from dse.registry import launch_forms
+from dse.registry import launch_forms, load
 from dse.spaces.question import Question, planned_space
 from dse.spaces.space import Space
 from tests.support.cases import by_table, cases
@@ -181,19 +181,11 @@ def test_no_name_of_a_model_is_a_command(module, field):
     assert len(text.split("\n")) == len(module.script(launch)[0].split("\n"))
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "pins", "why"),
-    [
-        (megatron, "deepseek_v3_2048_h800", {"schedule": "dualpipe"}, "schedule=dualpipe: Megatron Core has"),
-        (megatron, "gpt3_175b_kernels", {}, "sharding=sample: Megatron Core has megatron, megatron_sp"),
-        (torchtitan, "gpt3_175b_1024_a100", {}, "model gpt3_175b: not in torchtitan of 2026-08-21, which has"),
-        (torchtitan, "qwen3_235b_256_gb200", {}, "zero=1: torchtitan has 0, 3"),
-        (maxtext, "gpt3_175b_1024_a100", {"pp": 8}, "schedule=1f1b: MaxText has gpipe, breadth_first"),
-    ],
-)
-def test_what_a_framework_cannot_run_is_refused(module, name, pins, why):
+@by_table("form", "name", "pins", "why")
+def test_what_a_framework_cannot_run_is_refused(form, name, pins, why):
+    script = load(launch_forms()[form].write)
     with pytest.raises(NotExpressible, match=why):
-        module.script(Launch.of_run(run_of(Space.load(name, pins)))[0])
+        script(Launch.of_run(run_of(Space.load(name, pins)))[0])
 
 
 def planned(model, system, chips=64):
@@ -223,22 +215,15 @@ def test_a_model_that_megatron_cannot_train_is_written_on_demand_alone():
         megatron.script(replace(pipelined, anyway=True))
 
 
-def test_a_script_of_another_model_or_another_training_is_written_on_demand_alone():
-    """MiniMax-M3 has layers of several kinds, Megatron-LM no adapters, and no file a reference model."""
-    asked = {
-        "would train .* parameters, not .* without settings for layers": ("minimax_m3", {}),
-        "without settings for layers; compressed attention and experts chosen by a hash": ("deepseek_v4_flash", {}),
-        "lora_rank=16: Megatron-LM has no adapters; take --format nemo": ("llama3_8b", {"lora": 16}),
-        "no setting for reference_model=true": ("llama3_8b", {"dpo": True}),
-    }
-    for why, (model, options) in asked.items():
-        plan = planned_space(Question(model=model, system="h100", chips=64, **options))
-        params = plan.space.completed({})
-        [refused] = artefacts(plan.space, [params], "megatron")
-        assert refused.content is None
-        assert re.search(f"{why}.*--anyway", refused.notes[0])
-        [written] = artefacts(plan.space, [params], "megatron", anyway=True)
-        assert written.content
+@by_table("model", "options", "why")
+def test_a_script_of_another_model_or_another_training_is_written_on_demand_alone(model, options, why):
+    plan = planned_space(Question(model=model, system="h100", chips=64, **options))
+    params = plan.space.completed({})
+    [refused] = artefacts(plan.space, [params], "megatron")
+    assert refused.content is None
+    assert re.search(f"{why}.*--anyway", refused.notes[0])
+    [written] = artefacts(plan.space, [params], "megatron", anyway=True)
+    assert written.content
 
 
 @pytest.mark.parametrize(("vocabulary", "fits"), [(32_000, True), (3_000_000, False)])
@@ -293,9 +278,7 @@ def test_megatron_lm_accepts_what_is_planned(model, chips, pins, tmp_path):
     assert "1 of 1 accepted" in subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
-@pytest.mark.parametrize(("tp", "zero", "overlap", "most"), [
-    (1, 1, False, []), (8, 1, False, ["1"]), (8, 3, False, []), (8, 1, True, ["32"]),
-])  # fmt: skip
+@by_table("tp", "zero", "overlap", "most")
 def test_queues_to_a_gpu_are_as_many_as_megatron_asks_for(tp, zero, overlap, most):
     """arguments.py: one for the order of messages; more where weights are gathered, or exchanges overlap."""
     model = load_model("deepseek_v2_lite")
@@ -306,9 +289,7 @@ def test_queues_to_a_gpu_are_as_many_as_megatron_asks_for(tp, zero, overlap, mos
     assert "CUDA_DEVICE_MAX_CONNECTIONS" not in megatron.script(blackwell)[0]
 
 
-@pytest.mark.parametrize(("system", "overlap", "backend"), [
-    ("h100_80g_dgx", "none", "deepep"), ("gb200_186g_nvl72", "chunked", "hybridep"),
-])  # fmt: skip
+@by_table("system", "overlap", "backend")
 def test_a_script_of_overlapped_exchanges_comes_back_with_its_overlap_of_tensors(system, overlap, backend, tmp_path):
     """Without a flag for tensor parallelism nothing of it overlaps beside exchanges that do."""
     pins = {"tp": 2, "ep": 8, "overlap_ep": True, "dispatcher": "two_hop", "pp": 1}
@@ -363,17 +344,17 @@ def test_a_file_keeps_the_framework_and_the_chips_that_priced_it(form, framework
     assert (one.step_time[0], one.peak_memory[0]) == (other.step_time[0], other.peak_memory[0])
 
 
+#: A space of 64 chips.
+SPACE = cases(__file__, "SPACE")
+
+
 def framework_space(model, framework, pins):
     """A space of one design of 64 chips."""
     experts = load_model(model).num_experts > 0
     columns = {"tp": 1, "pp": 1, "vpp": 1, "micro_batch_size": 1, "sequence_parallel": pins["tp"] > 1, **pins}
     columns |= {"etp": pins["tp"] if framework.startswith("maxtext") else 1} if experts else {}
-    data = {"schema": "search_space/v1", "name": "one", "model": model, "system": "h100_80g_dgx",
-            "framework": framework, "given": {"world_size": 64, "global_batch_size": 512},
-            "parameters": {name: [value] for name, value in columns.items()},
-            "derived": {"dp": "world_size / (tp * pp)",
-                        "gradient_accumulation_steps": "global_batch_size / (dp * micro_batch_size)"},
-            "objectives": {"minimize": ["step_time", "peak_memory"]}}  # fmt: skip
+    parameters = {name: [value] for name, value in columns.items()}
+    data = {**SPACE, "model": model, "framework": framework, "parameters": parameters}
     return Space.from_data(data)
 
 
@@ -556,10 +537,7 @@ def test_what_a_launch_file_wants_is_said(tmp_path, arguments, why):
 
 
 #: A script without its number of layers.
-SMALL = (
-    "python pretrain_gpt.py --hidden-size 512 --num-attention-heads 8 --seq-length 2048 "
-    "--max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 8"
-)
+SMALL = cases(__file__, "SMALL")
 
 
 @pytest.mark.parametrize("flags", ["--enable-mhc-connections", "--enable-hyper-connections --num-residual-streams 4"])

@@ -29,26 +29,11 @@ from tests.support.commands import outputs_of, stderr_of, stdout_of
 from tests.support.paths import TEST_DATA
 from tests.support.runs import run_of
 
-#: Points of the front that a filter leaves, and rows of the table that are shown.
-KEPT = "return document.querySelectorAll('.front:not(.out)').length"
-ROWS = "return [...document.querySelectorAll('.all tbody tr')].filter(row => !row.hidden).length"
-#: Heading of the design that is open, and the address of the page.
-OPENED = "return document.querySelector('#design h2').textContent"
-#: Type a text into the filter.
-FILTER = (
-    "const box = document.querySelector('#filter'); box.value = arguments[0]; box.dispatchEvent(new Event('input'))"
-)
-#: Press a button by its text.
-PRESS = "[...document.querySelectorAll('button')].find(button => button.textContent === arguments[0]).click()"
-#: Texts that end outside of the page or of an SVG, and tables and boxes that scroll sideways.
-OUTSIDE = cases(__file__, "OUTSIDE")
-#: Contrast of the page's texts and marks with the paper: pairs of a name and a ratio.
-CONTRASTS = cases(__file__, "CONTRASTS")
+#: Texts that a browser runs.
+SCRIPTS = cases(__file__, "SCRIPTS")
+KEPT, ROWS, OPENED, FILTER, PRESS, OUTSIDE, CONTRASTS, PASSES = SCRIPTS.values()
 #: Parts of a step or of memory that have a colour.
-PARTS = (
-    *("forward", "backward", "recompute", "weight-gradient", "tp", "cp", "ep", "pp", "dp", "offload", "optimizer"),
-    *("host", "weight-cast", "weights", "gradients", "activations", "buffers", "reserved"),
-)
+PARTS = cases(__file__, "PARTS")
 
 
 @pytest.fixture(scope="module")
@@ -160,12 +145,8 @@ def test_a_pipeline_is_drawn_pass_by_pass(report, study, browser):
     )
     assert sum("period" in data for data in stored) > len(CHUNKS) / 2
     [function] = re.findall(r"^function passes.*?^}$", asset("study.js"), flags=re.DOTALL | re.MULTILINE)
-    script = f"""{function}
-        return arguments[0].map((data) => data.rows.flatMap((row) => passes(data, row).map((own) =>"""
-    script += """
-        [row[0], data.kinds[own.work[0]], own.work[1], own.batch, own.start * data.unit, own.stop * data.unit])))"""
     driver = browser(report, width=1440)
-    drawn = driver.execute_script(script, stored)
+    drawn = driver.execute_script(f"{function} {PASSES}", stored)
     for events, shown in zip(steps, drawn, strict=True):
         expected = folded_passes(events, {stage for stage, *_ in shown})
         assert [row[:4] for row in shown] == [row[:4] for row in expected]

@@ -70,19 +70,12 @@ def errors_of(rows, dataset):
     return np.abs([one.error for one in rows if one.row.dataset == dataset and one.is_step])
 
 
-def test_steps_of_korthikanti_2022_table_5(measured):
-    """At most 10 % off, and half of that on average; the source prints 0.01 s."""
-    error = errors_of(measured, "korthikanti_table5")
-    assert len(error) == 8
-    assert error.max() < 0.10
-    assert error.mean() < 0.05
-
-
-def test_steps_on_many_nodes(measured):
-    """Published runs of 64 to 512 A100s, to which nothing was fitted: half of them within 5 %."""
-    error = errors_of(measured, "vtrain_multi_a100")
-    assert error.mean() < 0.20
-    assert np.median(error) < 0.05
+@by_table("dataset", "rows", "limits")
+def test_steps_of_published_tables_are_met(dataset, rows, limits, measured):
+    error = errors_of(measured, dataset)
+    assert len(error) == rows
+    for figure, most in limits.items():
+        assert getattr(np, figure)(error) < most, figure
 
 
 def test_layouts_are_ordered_as_measured(measured):
@@ -315,12 +308,7 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("", "runs.csv: empty; begin the first line with row_type,dataset"),
-    ("a,b\n1,2\n", "row_type,dataset and each row of a measured step with train_step,mine"),
-    (HEADING, "runs.csv: no rows below its heading"),
-    (HEADING + '"' + ROW, "not a CSV file ("),
-])  # fmt: skip
+@by_table("text", "message")
 def test_a_wrong_table_says_where_and_what_would_do(tmp_path, text, message):
     [line] = stderr_of("validate", str(written(tmp_path, text))).splitlines()
     assert line.startswith("dse: ")
