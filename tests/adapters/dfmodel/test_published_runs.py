@@ -1,6 +1,6 @@
 """Published runs of DFModel, from set-ups built here: what `dse evaluate` gives for the file as it stands.
 
-Figures are those that the logs print, with the run's folder and commit in the repositories fengqian-ayce/DFModel and
+Figures are those that the logs print; the tables name the run's folder and commit, in fengqian-ayce/DFModel or
 kosho2013/DFModel. Where a solver stopped before the optimum, the exact optimum may not be slower.
 """
 
@@ -17,7 +17,7 @@ from dse.adapters.dfmodel.graph import published_sharding
 from dse.adapters.dfmodel.layer import layer_graph
 from dse.adapters.dfmodel.setup import Setup
 from dse.cli import main
-from tests.support.cases import cases
+from tests.support.cases import by_table, cases
 from tests.support.commands import json_of, stderr_of
 
 BLOCKS = {1: "elementwise_input1", 2: "elementwise_input1_input2"}
@@ -55,44 +55,28 @@ def weighted(name: str, number: int, m: int, k: int, n: int, *, outer: int = 1, 
     return kernel(name, number, "gemm_input1_weight", (outer, m, k, n), word, **{**sizes, **more})
 
 
-def system(chips: int, machine: tuple[float, ...], kind: str, sizes: tuple[int, ...], links: tuple[float, ...],
-           dram: tuple[float, float], roles: tuple[str, ...] = (), **more: Any) -> str:  # fmt: skip
-    """Machine and network; `machine` is cores, width, height, SRAM, GHz."""
-    names = ("core", "systolic_width", "systolic_height", "sram_cap", "freq")
-    network: dict[str, Any] = dict(zip("xyz", sizes, strict=False))
-    network |= {f"link_bw_{axis}": link for axis, link in zip("xyz", links, strict=False)}
-    network |= {f"par_{axis}": f'"{role}"' for axis, role in zip("xyz", roles, strict=False)}
-    accelerator = dict(zip(names, machine, strict=True)) | more
-    memory = dict(zip(("dram_bw", "dram_cap"), dram, strict=True))
-    return fields(system={"num_chip": chips, "accelerator": accelerator, kind: network, "memory": memory})
+#: What the file of each run states beside its graph; what its log prints; prices where none is stated.
+RUNS, PRINTED, COST = (cases(__file__, name) for name in ("RUNS", "PRINTED", "COST"))
 
 
-COST = {
-    "link_unit_price": 2, "switch_unit_price": 24, "dram_unit_price": 1, "accelerator_price": 33000,
-    "link_unit_power_x": 0.0104, "link_unit_power_y": 0.0104, "switch_unit_power": 0.052, "dram_unit_power": 0.16248,
-    "accelerator_power": 750,
-}  # fmt: skip
-CHAIN_STYLE = {"execution_style": "KERNEL_BY_KERNEL"}
-#: Block of the first generation, of the second.
-FIRST = {**CHAIN_STYLE, "perfect_overlap": "true", "compute_util": 0.9}
-SECOND = {**CHAIN_STYLE, "overlap": "PERFECT_OVERLAP"}
+def assert_printed(found: dict[str, Any], run: str) -> None:
+    """The figures of a run are those of its log."""
+    for name, (value, tolerance) in PRINTED[run].items():
+        assert found[name] == pytest.approx(value, rel=tolerance), name
 
 
 @pytest.fixture
 def evaluated(tmp_path, capsys):
     """Figures of a set-up as it stands, with options."""
 
-    def run(graph: str, machine: str, block: dict[str, Any], *options: str, cost: dict[str, float] = COST) -> dict:
+    def run(graph: str, message: dict[str, Any], *options: str) -> dict[str, Any]:
         path = tmp_path / "setup.txt"
-        path.write_text(fields(dataflow_graph={}).replace("}", graph + "}") + machine + fields(cost=cost, **block))
+        path.write_text(f"dataflow_graph {{\n{graph}}}\n" + fields(**{"cost": COST, **message}))
         code = main(["evaluate", str(path), "--format", "json", *options])
         said = capsys.readouterr()
         return {"error": said.err} if code else json.loads(said.out)
 
     return run
-
-
-# FFT/Compare_w_existing/FP32/1024 at 04f93d5 (first generation) and 47ecdc7 (second), both solved.
 
 
 def fft(side: int, k: int) -> str:
@@ -105,18 +89,12 @@ def fft(side: int, k: int) -> str:
     return "".join(steps) + edges([(1, 2)])
 
 
-@pytest.mark.parametrize(("block", "slow_link", "final_s", "utilization", "price"), cases(__file__, "FFT"))
-def test_a_transposed_fft_on_two_tiers_of_switches(block, slow_link, final_s, utilization, price, evaluated):
-    machine = system(1024, (6912, 1, 1, 105119744, 1.41), "sw_sw", (8, 128), (300, slow_link), (2039, 85899345920))
-    workload = {"fft": {"length": 1073740000000, "num_copy": 1}, "word": 4}
-    found = evaluated(fft(1036214, 159), machine, {block: {**workload, **(FIRST if block == "miscellany" else SECOND)}})
-    assert found["final_s"] == pytest.approx(final_s, rel=1e-13)
-    assert (found["utilization"], found["system_cost_usd"]) == pytest.approx((utilization, price), rel=1e-12)
+@pytest.mark.parametrize("run", ["FFT of the first generation", "FFT of the second generation"])
+def test_a_transposed_fft_on_two_tiers_of_switches(run, evaluated):
+    found = evaluated(fft(1036214, 159), RUNS[run])
+    assert_printed(found, run)
     assert found["network"] == "x 8 x y 128"
-    assert block == "miscellany" or f"{found['final_s']}\n" in Path("docs/dfmodel.md").read_text()
-
-
-# HPL/Compare_w_existing/GPU/Tethys at 04f93d5, solved; Circe at 47ecdc7 stopped after 180 s with a bound.
+    assert "miscellany" in RUNS[run] or f"{found['final_s']}\n" in Path("docs/dfmodel.md").read_text()
 
 
 def linpack(rows: int, columns: int) -> str:
@@ -131,24 +109,12 @@ def linpack(rows: int, columns: int) -> str:
 
 
 def test_linpack_on_a_grid_of_chips(evaluated):
-    machine = system(256, (3456, 1, 1, 230686720, 1.41), "sw_sw", (16, 16), (25, 25), (1555, 42949672960))
-    found = evaluated(
-        linpack(131072, 2048), machine, {"miscellany": {"hpl": {"n": 131072, "b": 2048}, "word": 8, **FIRST}}
-    )
-    assert found["final_s"] == pytest.approx(0.6859678216394075, rel=1e-13)
-    assert found["utilization"] == pytest.approx(0.8978113725242103, rel=1e-12)
-
-
-#: Machine of the second.
-CIRCE = system(576, (2560, 1, 1, 230686720, 1.38), "sw_sw", (24, 24), (12.5, 12.5), (897, 17179869184))
+    assert_printed(evaluated(linpack(131072, 2048), RUNS["Tethys"]), "Tethys")
 
 
 def test_an_exact_linpack_is_between_the_bound_and_the_best_of_the_solver(evaluated):
-    found = evaluated(linpack(65536, 1024), CIRCE, {"execution": {"hpl": {"n": 65536, "b": 1024}, "word": 8, **SECOND}})
+    found = evaluated(linpack(65536, 1024), RUNS["Circe"])
     assert 0.05819607 <= found["final_s"] <= 0.061519575
-
-
-# DLRM/Compare_w_existing/A at 04f93d5, solved.
 
 
 def recommender(width: int, layers: int, batch: int, exchange: int, exchanged: float, lookup: float) -> str:
@@ -174,17 +140,8 @@ def recommender(width: int, layers: int, batch: int, exchange: int, exchanged: f
 
 
 def test_a_recommender_exchanges_embeddings_and_sums_gradients(evaluated):
-    machine = system(128, (432, 16, 16, 88080384, 1.41), "r_fc", (8, 16), (600, 25), (1555, 42949672960))
-    tables = {"num_table": 600, "emb_dim": 93, "row": 14211469, "global_batch_size": 128000000}
-    block = {"dlrm": tables, "word": 2, **FIRST, "perfect_overlap": "false"}
-    cost = {**COST, "accelerator_price": 19999.99997}
     graph = recommender(3375, 20, 512, 5, 6696000.0, 857088000.0)
-    found = evaluated(graph, machine, {"miscellany": block}, cost=cost)
-    assert found["final_s"] == pytest.approx(38217.96764790844, rel=1e-12)
-    assert (found["utilization"], found["system_cost_usd"]) == pytest.approx((0.0587162570035742, 3539040), rel=1e-12)
-
-
-# LLM_Serving/DSE/TP2_PP8/llama3_8B_SN40L_decode at b9a3e2f, solved; LLM_Serving/H100_DGX at 47ecdc7, to 0.1 %.
+    assert_printed(evaluated(graph, RUNS["recommender"]), "recommender")
 
 
 def layer(hidden: int, heads: int, width: int, tokens: int, cached: int = 0, tp: int = 1) -> str:
@@ -223,40 +180,25 @@ def layer(hidden: int, heads: int, width: int, tokens: int, cached: int = 0, tp:
     return "".join(kernels) + edges([*pairs, *((i + c, i + c + 1) for i in range(6, 18))])
 
 
-SERVING = {"num_layer_in_graph": 1, "micro_batch_size": 1}
-
-
 def test_a_token_is_decoded_with_caches_in_memory(evaluated):
-    machine = system(16, (1040, 32, 6, 545259520, 1.6), "r_r", (2, 8), (50, 50), (1638.4, 68719476736),
-                     ("TP", "PP"), link_latency=150)  # fmt: skip
-    model = {"hidden_dim": 4096, "head_dim": 32, "num_head": 128, "seq_len": 1, "num_layer": 32}
-    run = {"execution_style": "DATAFLOW", "num_config": 1, "overlap": "NO_OVERLAP", "separate_rs_ag_for_ar": "true"}
-    block = {"llm": {**model, "global_batch_size": 16384, **SERVING}, **run, "compute_util": 0.9, "word": 2}
-    found = evaluated(layer(4096, 32, 14336, 1, 4096, 2), machine, {"execution": block})
+    graph = layer(4096, 32, 14336, 1, 4096, 2)
+    found = evaluated(graph, RUNS["decode"])
+    assert_printed(found, "decode")
     assert found["profile"] == "dfmodel-gen4"
-    assert found["final_s"] == pytest.approx(8.814903719569173, rel=1e-13)
     printed = 33554432 + 1183936 + 184549376  # one edge less deep: the reference takes another edge's level for it
     assert found["sram_bytes"] == [printed + 8192]
     assert found["dram_bytes"] == 872415232
-    less = evaluated(
-        layer(4096, 32, 14336, 1, 4096, 2), machine.replace("68719476736", "872414976"), {"execution": block}
-    )
+    less = evaluated(graph, RUNS["decode in less memory"])
     assert "DRAM: at least 872,415,232 bytes are needed, 256 more than there are" in less["error"]
 
 
 def test_ties_of_inference_are_broken_as_published(evaluated):
-    machine = system(8, (1056, 16, 16, 118489090, 1.837), "sw", (8,), (900,), (2039, 85899345920), ("TP",))
-    model = {"hidden_dim": 8192, "head_dim": 64, "num_head": 128, "seq_len": 4096, "num_layer": 80}
-    block = {"llm": {**model, "global_batch_size": 1, **SERVING}, **SECOND, "separate_rs_ag_for_ar": "true", "word": 2}
-    found = evaluated(layer(8192, 64, 28672, 4096), machine, {"execution": block})
-    assert found["final_s"] == pytest.approx(0.18458093916751558, rel=1e-11)
+    found = evaluated(layer(8192, 64, 28672, 4096), RUNS["H100"])
+    assert_printed(found, "H100")
     assert found["tile_size"] == 256
     fastest, slowest = found["equal_shardings_s"]
     assert fastest < found["final_s"] <= slowest * (1 + 1e-12)
     assert found["equal_shardings"] == 6
-
-
-# SSM/Mamba/serialscan/512K (solved to 0.1 %) and hsscan_w_hw/256K (solved), both at b9a3e2f.
 
 
 def mamba(tokens: int, scan: list[str]) -> str:
@@ -273,17 +215,10 @@ def mamba(tokens: int, scan: list[str]) -> str:
     return "".join(kernels) + edges([(1, 3), *((i, i + 1) for i in range(3, last + 2)), (2, last + 1)])
 
 
-def scanned(tokens: int, **more: object) -> dict[str, dict[str, Any]]:
-    model = {"hidden_dim": 32, "seq_len": tokens, "num_layer": 1, "global_batch_size": 1}
-    run = {"execution_style": "DATAFLOW", "num_config": 3, "overlap": "PERFECT_OVERLAP", "word": 2}
-    return {"execution": {"llm": model, **run, "skip_inter_chip_optimization": "true", **more}}
-
-
 @pytest.mark.slow
 def test_a_scan_takes_its_inputs_in_turn(evaluated):
-    machine = system(1, (520, 32, 12, 545259520, 1.6), "r", (1,), (10,), (8192, 68719476736), ("TP",))
     graph = mamba(524288, [kernel("Scan", 4, BLOCKS[1], (1, 1, 524288), num_input=32)])
-    found = evaluated(graph, machine, scanned(524288))
+    found = evaluated(graph, RUNS["serial scan"])
     printed = 0.010497059843581612
     assert printed * (1 - 1e-3) <= found["final_s"] <= printed
     assert [group for group in found["groups"] if "Scan" in group] == [["Scan"]]
@@ -294,33 +229,22 @@ STAGE = {"skip_weight": "true", "use_effective_stage": "true"}
 
 @pytest.mark.slow
 def test_stages_of_a_scan_share_k(evaluated):
-    machine = system(1, (520, 32, 12, 0, 1.6), "r", (1,), (10,), (8192, 68719476736), ("TP",))
     scan = [
         kernel(f"Scan_stage_{i}", 4 + i, "gemm_input1_weight", (1, 262144, 5, 1), **STAGE, num_input=32)
         for i in range(4)
     ]
-    found = evaluated(mamba(262144, scan), machine, scanned(262144, effective_stage=5))
-    assert found["final_s"] == pytest.approx(5.3504062023162845e-06, rel=1e-13)
-    assert found["utilization"] == pytest.approx(0.5766156890705993, rel=1e-12)
+    assert_printed(evaluated(mamba(262144, scan), RUNS["scan in stages"]), "scan in stages")
 
 
 def test_ffts_of_a_hyena_block_are_one_group(evaluated):
-    """SSM/Hyena/vector_fft/1M at 04f93d5, solved: six transforms of five stages, from kernel 0."""
+    """Six transforms of five stages, from kernel 0."""
     stages = [kernel(f"stage{i}", i, "gemm_input1_weight", (1, 2097152, 8, 1), **STAGE, num_input=1) for i in range(30)]
     joins = [kernel(f"join{i}", i, BLOCKS[2], (1, 2097152, 1), num_input=1) for i in range(30, 33)]
     chains = [(i, i + 1) for i in range(30) if i % 5 < 4]
     between = [(4, 30), (9, 30), (30, 10), (14, 31), (31, 15), (19, 32), (24, 32), (32, 25)]
-    machine = system(1, (520, 32, 12, 545259520, 1.6), "r_r_r", (1, 1, 1), (50, 50, 50), (3072, 103079215104),
-                     ("TP", "PP", "DP"))  # fmt: skip
-    block = {"vector_fft_llm": {"hidden": 1, "seq_len": 1048576, "effective_stage": 8}, "num_config": 1, "word": 2}
-    run = {"execution_style": "DATAFLOW", "perfect_overlap": "true"}
-    found = evaluated("".join(stages + joins) + edges(chains + between), machine, {"execution": {**block, **run}})
+    found = evaluated("".join(stages + joins) + edges(chains + between), RUNS["Hyena"])
+    assert_printed(found, "Hyena")
     assert found["profile"] == "dfmodel-gen2a"
-    assert found["final_s"] == pytest.approx(2.7312499593012035e-06, rel=1e-13)
-
-
-# kosho2013/DFModel, LLM/Compare_w_existing/GPU/arxiv/GPT3_1.5B_seq1024_A100_4x1_FC_fwdbwd (solved) and
-# LLM/Compare_w_existing/GPU/Megatron_LM/10240 (stopped), both at b021b1d; the graph of the first has 1,024 tokens.
 
 
 def oldest(hidden: int, heads: int, tokens: int) -> str:
@@ -340,37 +264,18 @@ def oldest(hidden: int, heads: int, tokens: int) -> str:
     return setup_text(message).removeprefix("dataflow_graph {").rstrip().removesuffix("}")
 
 
-@pytest.mark.parametrize(
-    ("shape", "tokens", "sizes", "dram", "training", "options", "layer_ns", "samples", "price"),
-    cases(__file__, "the_oldest_files_name_an_optimization_and_no_groups_of_the_network"),
-)
-def test_the_oldest_files_name_an_optimization_and_no_groups_of_the_network(
-    shape, tokens, sizes, dram, training, options, layer_ns, samples, price, evaluated
-):
-    bandwidth, capacity = dram
-    accelerator = {"core": 432, "systolic_width": 16, "systolic_height": 16, "sram_cap": 88080384, "freq": 1.41}
-    network = dict(zip("xyz", sizes, strict=True)) | {"link_bw_x": 600, "link_bw_y": 25, "link_bw_z": 25}
-    chips = sizes[0] * sizes[1] * sizes[2]
-    machine = fields(system={"num_chip": chips, "r_r_r": network,
-                             "accelerator": {**accelerator, "dram_bw": bandwidth, "dram_cap": capacity}})  # fmt: skip
-    names = ("num_layer", "seq_tile_size")
-    model = {"hidden_dim": shape[0], "seq_len": tokens, **{name: training[name] for name in names}}
-    run = {name: value for name, value in training.items() if name not in (*names, "batch")}
-    block = {"llm": model, "global_batch_size": training["batch"], **run, "objective": "PERFORMANCE", "word": 2}
-    cost = {name: COST[name] for name in ("link_unit_price", "switch_unit_price", "dram_unit_price")}
-    graph = oldest(*shape)
-    found = evaluated(graph, machine, {"training": {**block, "training": "True"}}, *options, cost=cost)
-    assert found["all_config_ii_ns"] == pytest.approx(layer_ns, rel=1e-11)
-    assert training["batch"] / found["final_s"] == pytest.approx(samples, rel=1e-11)
-    assert found["system_cost_usd"] == pytest.approx(price)
+@by_table("run", "shape", "options", "samples")
+def test_the_oldest_files_name_an_optimization_and_no_groups_of_the_network(run, shape, options, samples, evaluated):
+    found = evaluated(oldest(*shape), RUNS[run], *options)
+    assert_printed(found, run)
+    assert RUNS[run]["training"]["global_batch_size"] / found["final_s"] == pytest.approx(samples, rel=1e-11)
 
 
 # Ways to write a file
 
 
 def test_a_file_on_one_line_is_the_same(tmp_path):
-    text = "dataflow_graph {\n" + linpack(4096, 1024) + "}\n" + CIRCE
-    text += fields(cost=COST, execution={"hpl": {"n": 4096, "b": 1024}, "word": 8, **SECOND})
+    text = "dataflow_graph {\n" + linpack(4096, 1024) + "}\n" + fields(cost=COST, **RUNS["small linpack"])
     found = []
     for name, content in (("lines", text), ("line", " ".join(text.split())), ("note", f"# execution: {{\n{text}")):
         path = tmp_path / f"{name}.txt"
@@ -381,7 +286,6 @@ def test_a_file_on_one_line_is_the_same(tmp_path):
 
 @pytest.mark.parametrize(("change", "said"), cases(__file__, "wrong_workloads_are_refused"))
 def test_wrong_workloads_are_refused(change, said, tmp_path):
-    text = "dataflow_graph {\n" + linpack(4096, 1024) + "}\n" + CIRCE
-    text += fields(execution={"hpl": {"n": 4096, "b": 1024}, "word": 8, **SECOND})
+    text = "dataflow_graph {\n" + linpack(4096, 1024) + "}\n" + fields(**RUNS["small linpack"])
     (tmp_path / "setup.txt").write_text(text.replace(*change))
     assert said in stderr_of("evaluate", str(tmp_path / "setup.txt"))
