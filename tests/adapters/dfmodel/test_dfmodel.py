@@ -43,18 +43,12 @@ def f32(value: float) -> float:
     return float(np.float32(value))
 
 
+#: Its set-up: numbers as the file holds them, times their units.
 GPT_1T = Setup.of(
     topology="r_r",
     roles=("PP", "DP"),
-    num_chips=[4096], x=[128], y=[32], x_bandwidth=[25e9], y_bandwidth=[25e9],
-    cores=[432], array_width=[16], array_height=[16], frequency=[f32(1.41) * 1e9], sram_bytes=[84 * 2**20],
-    dram_bandwidth=[2039e9], dram_bytes=[f32(4294967300000)],
-    link_price=[2 / 1e9], switch_price=[24 / 1e9], dram_price=[1 / 1e9], accelerator_price=[16522.25],
-    x_link_power=[f32(0.052) / 1e9], y_link_power=[f32(0.052) / 1e9], z_link_power=[f32(0.052) / 1e9],
-    switch_power=[f32(0.052) / 1e9], dram_power=[f32(0.16248) / 1e9], accelerator_power=[f32(444.7062)],
-    hidden_size=[25600], head_size=[160], num_attention_heads=[160], seq_len=[2048], num_layers=[128],
-    global_batch_size=[3072], micro_batch_size=[1], element_bytes=[2], utilization=[f32(0.9)],
-)  # fmt: skip
+    **{name: [f32(value) * unit] for name, (value, unit) in cases(__file__, "GPT_1T").items()},
+)
 
 
 def three_dimensions(tp: float, pp: float, dp: float) -> Setup:

@@ -55,8 +55,10 @@ def weighted(name: str, number: int, m: int, k: int, n: int, *, outer: int = 1, 
     return kernel(name, number, "gemm_input1_weight", (outer, m, k, n), word, **{**sizes, **more})
 
 
-#: What the file of each run states beside its graph; what its log prints; prices where none is stated.
-RUNS, PRINTED, COST = (cases(__file__, name) for name in ("RUNS", "PRINTED", "COST"))
+#: What the file of each run states beside its graph, and what its log prints.
+RUNS, PRINTED = cases(__file__, "RUNS"), cases(__file__, "PRINTED")
+#: Prices and powers of a file that states none.
+COST = cases(__file__, "COST")
 
 
 def assert_printed(found: dict[str, Any], run: str) -> None:
