@@ -19,8 +19,8 @@ def run(args: argparse.Namespace) -> int:
     report = evaluated_file(args.design, generation=profile_named(args.profile).version, wanted=wanted)
     for line in shortages(report.file.graph, report.setup, report.groups, report.evaluation):
         say(f"{args.design}: does not fit: {line}")
-    record = {"file": str(args.design), "profile": args.profile, **figures(report)}
-    write_answer(args.format, record, lambda width: dfmodel_report(report), args.output)
+    answer = {"file": str(args.design), "profile": args.profile, **figures(report)}
+    write_answer(args.format, answer, lambda width: dfmodel_report(report), args.output)
     return 0
 
 

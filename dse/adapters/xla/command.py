@@ -30,6 +30,6 @@ def run(args: argparse.Namespace) -> int:
             raise DseError(f"{args.design}: runs no kernels, so there is no page; leave out -o")
         write_content([program_page(cost).encode()], args.format, args.output)
     else:
-        record = cost.record()
-        write_answer(args.format, record, lambda width: hlo_report(record, width), args.output)
+        answer = cost.record()
+        write_answer(args.format, answer, lambda width: hlo_report(answer, width), args.output)
     return 0
