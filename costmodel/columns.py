@@ -357,11 +357,7 @@ def chosen(columns: Sequence[AnyArray], places: IntArray) -> AnyArray:
 
 def largest(columns: Sequence[FloatArray]) -> IntArray:
     """For each point the index of the column with the largest value, the first of equal ones; (points,). [-]"""
-    most = columns[0]
-    places: IntArray = np.zeros(np.shape(most), dtype=np.intp)
-    for number, column in enumerate(columns[1:], start=1):
-        places = np.where(column > most, number, places)
-        most = np.maximum(column, most)
+    places: IntArray = np.stack(np.broadcast_arrays(*columns)).argmax(axis=0)
     return places
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,6 +27,7 @@ NONE_OF: Final = ("collective_cores", "nominal_clock")
 #: The largest number that is finite. [-]
 LARGEST: Final = float(np.finfo(np.float64).max)
 _UNKNOWN: Final = np.asarray(np.nan)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,9 +392,7 @@ class System:
 
     def quantities(self) -> dict[str, FloatArray]:
         """Name -> values of every quantity, as search spaces write them: ``dram_bandwidth``."""
-        return {
-            prefix + name: values for prefix, part in self.parts().items() for name, values in part.columns().items()
-        }
+        return self._by_quantity(lambda part: part.columns())
 
     def never_slower(self) -> list[str]:
         """Names of the quantities that never slow a step, nor lower its price or power, when they grow.
@@ -409,19 +408,15 @@ class System:
 
     def ranges(self) -> dict[str, Range]:
         """Name -> range of every quantity."""
-        return {
-            prefix + name: part_range
-            for prefix, part in self.parts().items()
-            for name, part_range in part_ranges(type(part)).items()
-        }
+        return self._by_quantity(lambda part: part_ranges(type(part)))
 
     def units(self) -> dict[str, str]:
         """Name -> SI unit of every quantity."""
-        return {
-            prefix + name: unit
-            for prefix, part in self.parts().items()
-            for name, unit in column_units(type(part)).items()
-        }
+        return self._by_quantity(lambda part: column_units(type(part)))
+
+    def _by_quantity(self, facts: Callable[[Columns], Mapping[str, T]]) -> dict[str, T]:
+        """Name of every quantity, as search spaces write it -> a fact of its column."""
+        return {prefix + name: fact for prefix, part in self.parts().items() for name, fact in facts(part).items()}
 
     def sliced(self, world_size: FloatArray) -> Self:
         """The system with tori cut to slices for `world_size` chips [-], as near to a cube as doublings come."""

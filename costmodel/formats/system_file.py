@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -45,14 +46,28 @@ def system_names() -> list[str]:
 
 
 def load_system(name_or_path: str | Path) -> System:
-    """A system by the name of a built-in one, or by path.
+    """A system by the name of a built-in one, or by path; all callers share a built-in one, which is read once.
 
     Raises `DseError` with one line for each mistake in the file.
+
+    >>> load_system("h100") is load_system("h100_80g_dgx"), load_system("h100").chip.clock.flags.writeable
+    (True, False)
     """
-    name, _, section = shipped.opened(name_or_path, "systems")
+    path = shipped.located(name_or_path, "systems", Path())
+    return _built_in(path) if path.parent == shipped.ROOT / "systems" else _loaded(path)
+
+
+def _loaded(path: Path) -> System:
+    """The system of a file; callers may share it, so that its numbers cannot be written to."""
+    name, _, section = shipped.opened(path, "systems")
     system = read_system(section, name)
     section.source.finish()
+    for values in system.quantities().values():
+        values.setflags(write=False)
     return system
+
+
+_built_in: Final = cache(_loaded)
 
 
 def read_system(section: Section, name: str) -> System:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from typing import Any, Final
 
 from costmodel import System, system_names
@@ -36,13 +35,13 @@ def machine_of(row: MeasuredRow, system: str | None = None) -> Machine:
     """
     if system is not None:
         return Machine(system)
-    if row.hw in _shipped_systems():
+    if row.hw in system_names():
         return Machine(row.hw)
     meant: dict[str, Any] = next(
         (meaning for pattern, meaning in WORDS["hardware"].items() if re.search(pattern, row.hw)), {}
     )
     name, differing = meant.get("system", ""), {key: float(meant[key]) for key in meant if key != "system"}
-    if not name and (name := current_name(row.hw, "systems")) not in _shipped_systems():
+    if not name and (name := current_name(row.hw, "systems")) not in system_names():
         raise NotExpressed(f"a system for {row.hw or 'its hardware'}")
     per_node = row.gpus_per_node or NODE
     called, other = FABRICS.get(name, ("$^", name))
@@ -52,11 +51,6 @@ def machine_of(row: MeasuredRow, system: str | None = None) -> Machine:
         return Machine(name, {**differing, **(waits if row.gpus > per_node else {})})
     rate = fabric_rate(row.inter_node or row.hw, per_node)
     return Machine(name, {**differing, **({"fabric_bandwidth": rate} if rate else {})})
-
-
-@cache
-def _shipped_systems() -> frozenset[str]:
-    return frozenset(system_names())
 
 
 def latencies(bandwidth: float, gpus: float, system: System) -> dict[str, float]:
