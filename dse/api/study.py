@@ -199,14 +199,9 @@ class Study(BaseStudy):
 
         Raises `DseError` if the space is not finite, or has too many designs for the method.
         """
-        from dse.pricing.evaluated import rules_for
-        from dse.searching.exact.certificate import best_costs, certificate, sought_space
-        from dse.searching.exact.exact_front import exact_front
+        from dse.searching.exact.certificate import certified
 
-        space, best = sought_space(self), best_costs(self).tolist()
-        rules, workers = rules_for(space, self.profile), workers_of(jobs)
-        exact = exact_front(space, rules=rules, workers=workers, method=method, best=best)
-        return certificate(self, exact)
+        return certified(self, workers_of(jobs), method=method)
 
     def bound(self, *, evaluations: float = 1e6, jobs: Jobs = 1) -> StudyBound:
         """A bound that no legal design can beat, from at most some number of evaluations. [-]"""

@@ -194,35 +194,6 @@ def block_names(space: Space) -> dict[str, str]:
     return {k.name: block.name for block in space.model.blocks for k in block.kernels}
 
 
-def kernel_table(leaves: Iterable[Portion], system: System) -> pd.DataFrame:
-    """A row for each kernel of a step on its slowest stage, in the order of the model.
-
-    Parameters
-    ----------
-    leaves : iterable of Portion
-        Of one design.
-    system : System
-        Its machine, one number for each quantity.
-
-    Columns ``path``, ``kind``, ``seconds``, ``launches``, ``flops``, ``LEVEL bytes`` for each memory level, ``bound``,
-    ``intensity``, ``attained``, ``ceiling``. [s], [-], [FLOP], [B], [FLOP/B], [FLOP/s]
-    """
-    import pandas as pd
-
-    rows: dict[Path, dict[str, float]] = {}
-    kinds: dict[Path, str] = {}
-    for leaf in leaves:
-        if leaf.kind:
-            row_of_path = rows.setdefault(leaf.path, {})
-            row_of_path[leaf.quantity] = row_of_path.get(leaf.quantity, 0.0) + leaf.value
-            kinds[leaf.path] = leaf.kind
-    kernel_rows = [
-        {"path": path, "kind": kinds[path], **quantities(row, system)} for path, row in rows.items() if row["time"] > 0
-    ]
-    columns = [*kernel_rows[0]] if kernel_rows else ["path", "kind", *quantities({}, system)]
-    return pd.DataFrame(kernel_rows, columns=columns)
-
-
 def quantities(row: Mapping[str, float], system: System) -> dict[str, float | str]:
     """Quantities of a kernel or several together, and their roofline. [s], [FLOP], [B], [FLOP/s]"""
     seconds, flops = row.get("time", 0.0), row.get("flops", 0.0)
@@ -314,13 +285,24 @@ class Explanation:
 
     @cached_property
     def kernels(self) -> pd.DataFrame:
-        """A row for each kernel: ``path``, ``seconds``, ``launches``, ``flops``, bytes, and its roofline.
+        """A row for each kernel of the slowest stage, in the order of the model.
 
-        ``bound`` is the resource that limits it: arithmetic, a level of memory, or launches. ``intensity`` is FLOP per
-        byte of the farthest level, ``attained`` the rate, ``ceiling`` the most that the chip's peak and that level
-        allow at this intensity. [s], [FLOP], [B], [FLOP/B], [FLOP/s]
+        Columns are ``path``, ``kind``, ``seconds``, ``launches``, ``flops``, ``LEVEL bytes`` for each memory level, and
+        the roofline: ``bound`` is the resource that limits it: arithmetic, a level of memory, or launches.
+        ``intensity`` is FLOP per byte of the farthest level, ``attained`` the rate, ``ceiling`` the most that the
+        chip's peak and that level allow at this intensity. [s], [-], [FLOP], [B], [FLOP/B], [FLOP/s]
         """
-        return kernel_table(self.portions, self.system)
+        import pandas as pd
+
+        work: dict[Path, dict[str, float]] = {}
+        kinds = {leaf.path: leaf.kind for leaf in self.portions if leaf.kind}
+        for leaf in self.portions:
+            if leaf.kind:
+                of_kernel = work.setdefault(leaf.path, {})
+                of_kernel[leaf.quantity] = of_kernel.get(leaf.quantity, 0.0) + leaf.value
+        timed = {path: quantities(of_kernel, self.system) for path, of_kernel in work.items() if of_kernel["time"] > 0}
+        rows = [{"path": path, "kind": kinds[path], **row} for path, row in timed.items()]
+        return pd.DataFrame(rows, columns=["path", "kind", *quantities({}, self.system)])
 
     @cached_property
     def gemms(self) -> pd.DataFrame:

@@ -391,6 +391,19 @@ def fitted(columns: Sequence[Column], width: int) -> tuple[list[Column], list[st
     return kept, left_out[::-1]
 
 
+def columns_of(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    left: Sequence[int] = (0,),
+    leave_out: Mapping[str, int] = {},
+) -> list[Column]:
+    """Columns of a table of cells: `left` are the places of words, `leave_out` says when those of some headings go."""
+    return [
+        Column(heading, tuple(heading.split("\n")), [*cells], leave_out.get(heading, 0), left=index in left)
+        for index, (heading, cells) in enumerate(zip(headings, zip(*rows, strict=True), strict=True))
+    ]
+
+
 def fitted_table(columns: Sequence[Column], width: int) -> list[RenderableType]:
     """The table of the columns that fit, and a line with the names of the others."""
     kept, left_out = fitted(columns, width)

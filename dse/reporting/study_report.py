@@ -111,20 +111,18 @@ def front_report(space: Space, front: Sequence[Record], width: int, *, more: str
     if len(rows) < len(front):
         shown.append(Text(f"{more_text(len(front), len(worth), len(rows))}: {more}"))
     [best] = with_kernels(space, [dict(front[0])])
-    below = kernel_lines(space, best)
-    below += workload_lines(space, best)
-    below += [failures_text(best)] if "run" in best else []
+    below = [*design_lines(space, best), *([failures_text(best)] if "run" in best else [])]
     return [*shown, *(Text(line) for line in below), Text(), *binding_tables(space, best, width)]
 
 
-def kernel_lines(space: Space, record: Record) -> list[str]:
-    """The line with the shardings and tiles of a design, if the space chooses them."""
-    text = kernels_text(space, record["params"])
-    if not text:
-        return []
-    how = "solved for each design" if space.solved else "sampled"
-    design = f"trial {record['trial']}" if "trial" in record else "this design"
-    return [f"Kernels of {design} ({how}): {text}."]
+def design_lines(space: Space, record: Record) -> list[str]:
+    """The shardings and tiles of a design, if the space chooses them, and the layout of each of several workloads."""
+    lines = [*workload_lines(space, record)]
+    if text := kernels_text(space, record["params"]):
+        how = "solved for each design" if space.solved else "sampled"
+        design = f"trial {record['trial']}" if "trial" in record else "this design"
+        lines.insert(0, f"Kernels of {design} ({how}): {text}.")
+    return lines
 
 
 def more_text(designs: int, worth: int, rows: int) -> str:
@@ -173,9 +171,7 @@ def evaluation_report(
         lines.append(("Interval", f"{EVIDENCE_TEXTS[record['evidence']]}."))
     if "run" in record:
         lines.append(("Run", run_text(space, record)))
-    below = [place_text(space, record), failures_text(record) if "run" in record else ""]
-    below += kernel_lines(space, record)
-    below += workload_lines(space, record)
+    below = [place_text(space, record), failures_text(record) if "run" in record else "", *design_lines(space, record)]
     return [
         *wrapped([*lines, *next_lines(commands)], width),
         Text(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,20 +33,12 @@ class FittedDesign:
     exhaustive: bool  #: whether every legal design was looked at
 
 
-@dataclass(frozen=True, slots=True)
-class _Nearest:
-    """The best design so far, by how far it is and its cost."""
-
-    key: tuple[float, ...]
-    params: Params
-
-
 def nearest_feasible(space: Space, named: Mapping[str, Any], rules: WorkloadRules) -> FittedDesign | None:
     """The feasible design nearest to some values: fewest of them changed, by few options, then the best.
 
     None where no design is feasible, of all or of the many that were evaluated.
     """
-    best: _Nearest | None = None
+    nearest, params = (math.inf,), Params()  # distance and costs of the best design so far
     margins = np.full(len(space.limits), -np.inf)
     for designs in _blocks(space, named):
         evaluation = evaluate_unique(space, designs, rules)
@@ -62,15 +55,14 @@ def nearest_feasible(space: Space, named: Mapping[str, Any], rules: WorkloadRule
         order = np.lexsort([*costs.T[::-1], steps[rows], changes[rows]])
         row, first = rows[order[0]], costs[order[0]]
         key = (float(changes[row]), float(steps[row]), *first.tolist())
-        if best is None or key < best.key:
-            [params] = space.decode({name: values[[row]] for name, values in designs.items()})
-            best = _Nearest(key, params)
-    if best is None:
+        if key < nearest:
+            nearest, [params] = key, space.decode({name: values[[row]] for name, values in designs.items()})
+    if not params:
         return None
-    changed = {n: (value, best.params[n]) for n, value in named.items() if best.params[n] != value}
+    changed = {n: (value, params[n]) for n, value in named.items() if params[n] != value}
     asked = np.isfinite(margins).any()
     broken = {limit.name: float(m) for limit, m in zip(space.limits, margins, strict=True) if asked and m < 0}
-    return FittedDesign(best.params, changed, broken if changed else {}, space.legal.count <= LISTED)
+    return FittedDesign(params, changed, broken if changed else {}, space.legal.count <= LISTED)
 
 
 def distances(space: Space, named: Mapping[str, Any], designs: Batch) -> tuple[FloatArray, FloatArray]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
+from dse.fronts import thinned
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import untimed_margins
 from dse.pricing.workers import Workers
@@ -43,8 +44,7 @@ def listed_front(space: Space, workers: Workers) -> ExactFront | None:
 def stored_front(exact: ExactFront, name: str, *, storage: str | None, again: bool) -> BaseStudy:
     """A study whose trials are the designs of an exact front, or about `KEPT` of a long one, the best too."""
     designs = exact.space.decode(exact.designs)
-    rows = np.unique(np.linspace(0, len(designs) - 1, min(KEPT, len(designs))).round().astype(int))
-    kept = sorted({*rows.tolist(), *exact.best.values()})
+    kept = sorted({*thinned(np.arange(len(designs)), KEPT).tolist(), *exact.best.values()})
     study = opened(exact.space, name, storage, again=again)
     missing = {f"front_{row}": designs[row] for row in kept} if not len(study.table) else {}
     if missing:

@@ -15,6 +15,7 @@ import numpy as np
 from costmodel.columns import column_units
 from costmodel.formats.quantity import readable
 from costmodel.rules.rules import WorkloadRules
+from dse.fronts import thinned
 from dse.pricing.evaluated import Evaluation, nominal_rate
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Jobs
@@ -127,18 +128,13 @@ def figures_now(space: Space, evaluation: Evaluation) -> Iterator[dict[str, Any]
         yield dict(leaves(record))
 
 
-def spread(columns: TrialColumns, count: int) -> TrialColumns:
-    """Up to `count` of some trials, from the first to the last."""
-    total = len(columns.ids)
-    return columns.take(np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(np.intp)))
-
-
 def price_change(store: Store, stored: StoredStudy, columns: TrialColumns, space: Space, rules: WorkloadRules) -> str:
     """Difference between the results of the model and the stored values of some trials, in one line; "" if none.
 
     Arguments are those of `mismatches`. Of many trials it looks at some.
     """
-    sample = spread(columns, int(np.clip(LOOK_SECONDS * nominal_rate(space), FEWEST, MOST)))
+    most = int(np.clip(LOOK_SECONDS * nominal_rate(space), FEWEST, MOST))
+    sample = columns.take(thinned(np.arange(len(columns.ids)), most))
     blocks = mismatches(store, stored, sample, space, rules)
     differing = [mismatch for _, block in blocks for mismatch in block if mismatch.is_of_prices]
     if not differing:

@@ -21,12 +21,12 @@ from optuna.trial import FrozenTrial, TrialState
 from costmodel.columns import IntArray
 from costmodel.errors import DseError, ParameterError
 from costmodel.rules.registry import NATIVE
-from dse.fronts import Box
+from dse.fronts import Box, thinned
 from dse.pricing.evaluated import rules_for
 from dse.pricing.workers import Jobs
 from dse.searching.batches.history import BOX, COUNTED, Plan
 from dse.searching.batches.loop import Callback, Outcome, Progress, reporting, search, stopped
-from dse.searching.price_check import Mismatch, mismatches, price_change, spread
+from dse.searching.price_check import Mismatch, mismatches, price_change
 from dse.searching.samplers.samplers import DEFAULT_SAMPLER, sampler_choice
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.searching.study_attributes import (
@@ -209,7 +209,7 @@ class BaseStudy:
         """
         with Store(self.storage, "read") as store, store.snapshot():
             columns = store.columns(self._stored, attribute=BREAKDOWN)
-            columns = columns if most is None else spread(columns, most)
+            columns = columns if most is None else columns.take(thinned(np.arange(len(columns.ids)), most))
             yield from mismatches(store, self._stored, columns, self.space, rules_for(self.space, self.profile), jobs)
 
     @property
@@ -399,7 +399,7 @@ class BaseStudy:
         table, designs = self.table, self.table.found()
         last = np.searchsorted(designs.numbers, table.numbers, side="right") - 1
         costs = np.full_like(designs.costs, np.nan)
-        rows = np.linspace(0, len(designs) - 1, min(most or len(designs), len(designs))).round().astype(np.intp)
+        rows = thinned(np.arange(len(designs)), most or len(designs))
         costs[rows] = designs.costs[rows]
         return pd.DataFrame({"trial": table.numbers, "hypervolume": self.box.history(costs)[last]})
 

@@ -85,13 +85,17 @@ class Definition:
         """The model, or the program: a `ModelShape`, an `LstmShape` or a `Program`."""
         return self.workload.model
 
+    @property
+    def evaluated_formulas(self) -> list[str]:
+        """Formulas that need evaluation: objectives, limits, and derived columns."""
+        formulas = [*(o.expression for o in self.objectives), *(c.expression for c in self.limits)]
+        return formulas + [derived.expression for derived in self.derived if derived.evaluated]
+
     @cached_property
     def reads_intervals(self) -> bool:
         """True if objectives, limits or derived columns read ends of intervals."""
-        formulas = [*(o.expression for o in self.objectives), *(c.expression for c in self.limits)]
-        formulas += [derived.expression for derived in self.derived if derived.evaluated]
         ends = {*INTERVAL_KEYS, *INTERVAL_UNITS}
-        return any(not ends.isdisjoint(Expression.parse(text).names) for text in formulas)
+        return any(not ends.isdisjoint(Expression.parse(text).names) for text in self.evaluated_formulas)
 
     @cached_property
     def own_functions(self) -> list[UnitFunction]:

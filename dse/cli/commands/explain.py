@@ -25,7 +25,7 @@ from dse.cli.options import changed_space, changes_of, launched_space, pin, say_
 from dse.cli.output import PICTURES, form_of, write_answer, write_content, write_json, write_report
 from dse.cli.terminal import say
 from dse.explaining import explanation as explaining
-from dse.explaining.explanation import Difference, Explanation
+from dse.explaining.explanation import Difference, Explanation, csv_text
 from dse.explaining.neighbours import Neighbour, neighbourhoods, sensitivity
 from dse.output import design_text, json_text
 from dse.reporting.answers import wrapped
@@ -34,7 +34,6 @@ from dse.reporting.designs.changes_report import (
     explained_report,
     importance_report,
     sensitivity_report,
-    table_text,
 )
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def sensitivities(args: argparse.Namespace, form: str) -> int:
 
         content = picture(tornado(result), form)
     else:
-        content = (table_text(result) if form == "csv" else json_text(result.to_json()) + "\n").encode()
+        content = (csv_text(result.records()) if form == "csv" else json_text(result.to_json()) + "\n").encode()
     write_content([content], form, args.output)
     return 0
 

@@ -364,11 +364,3 @@ def quantity_rows(sensitivity: Sensitivity) -> list[TornadoRow]:
         TornadoRow(f"{e.quantity} of {readable(e.value, e.unit)}", e.elasticity, f"{e.elasticity:+.3f} %")
         for e in sensitivity.elasticities
     ]
-
-
-def table_text(sensitivity: Sensitivity) -> str:
-    """Rows of both parts as CSV."""
-    import pandas as pd
-
-    rows: list[dict[str, Any]] = sensitivity.records()
-    return pd.DataFrame(rows).to_csv(index=False)

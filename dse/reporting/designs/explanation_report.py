@@ -208,10 +208,10 @@ def other_lines(explanation: Explanation, width: int, *, everything: bool) -> Ta
     named = not everything and width >= WIDE
     if named and any(len(path) > 1 and path[0] not in PASSES for path in tree["path"]):
         table.add_column("largest components", overflow="fold")
-    behind = summed((path[:1], value) for path, value in zip(*columns(hidden), strict=True))
+    behind = summed((path[:1], value) for path, value in leaves_of(hidden))
     parts = [label(part) for part in PARTS["step_time"]]
     shown = [part for part in parts if not (with_kernels and part in PASSES)]
-    times = summed((path[:1], value) for path, value in zip(*columns(tree), strict=True))
+    times = summed((path[:1], value) for path, value in leaves_of(tree))
     longest = max([times.get((part,), 0.0) for part in shown], default=0.0)
     if with_kernels:
         value = sum(times.get((part,), 0.0) for part in PASSES)
@@ -220,18 +220,17 @@ def other_lines(explanation: Explanation, width: int, *, everything: bool) -> Ta
         value, away = times.get((part,), 0.0), behind.get((part,), 0.0)
         if not value and not away:
             continue
-        values_of_part = {path: v for path, v in zip(*columns(tree), strict=True) if path[0] == part}
         drawn = bar(value / longest, BAR) if value else ""
         unseen = [readable(away, "s") if away else ""] if len(hidden) else []
         cells = [readable(value, "s") if value else "0", percent(value / explanation.step_time), drawn]
-        below = {path: value for path, value in values_of_part.items() if len(path) > 1}
+        below = {path: value for path, value in leaves_of(tree) if path[0] == part and len(path) > 1}
         if everything:
             table.add_row(part, *cells, *unseen)
             for path, value in sorted(below.items(), key=lambda item: -item[1]):
                 share = percent(value / explanation.step_time)
                 table.add_row(f"  {' > '.join(path[1:])}", readable(value, "s"), share)
         else:
-            components = [children(values_of_part, "s", everything=False)] if below and named else []
+            components = [children(below, "s", everything=False)] if below and named else []
             table.add_row(part, *cells, *unseen, *components)
     cells = [readable(explanation.step_time, "s"), "100 %", ""]
     table.add_row("step", *cells, style="bold")
@@ -249,12 +248,12 @@ def memory_lines(explanation: Explanation, width: int, *, everything: bool) -> T
     table.add_column("", no_wrap=True, min_width=BAR)
     if width >= WIDE:
         table.add_column("largest components", overflow="fold")
-    parts = summed((path[:1], value) for path, value in zip(*columns(tree), strict=True))
+    parts = summed((path[:1], value) for path, value in leaves_of(tree))
     for (part,), value in parts.items():
-        values_of_part = {path: v for path, v in zip(*columns(tree), strict=True) if path[0] == part}
         drawn = bar(value / max(parts.values()), BAR)
-        below = [children(values_of_part, "B", everything=everything)] if width >= WIDE else []
-        table.add_row(part, readable(value, "B"), percent(value / capacity), drawn, *below)
+        below = {path: value for path, value in leaves_of(tree) if path[0] == part and len(path) > 1}
+        components = [children(below, "B", everything=everything)] if width >= WIDE else []
+        table.add_row(part, readable(value, "B"), percent(value / capacity), drawn, *components)
     left = f"{readable(abs(capacity - peak), 'B')} {'free' if capacity >= peak else 'too much'}"
     of = [f"of {readable(capacity, 'B')}: {left}"] if width >= WIDE else []
     table.add_row("peak", readable(peak, "B"), percent(peak / capacity), "", *of, style="bold")
@@ -319,10 +318,9 @@ def optimizer_lines(explanation: Explanation, width: int, *, everything: bool) -
     return [*drawn(fitted(columns_of_groups, width)[0])]
 
 
-def children(leaves: Mapping[Path, float], unit: str, *, everything: bool) -> str:
+def children(below: Mapping[Path, float], unit: str, *, everything: bool) -> str:
     """The components of a part, the largest first, named by the words in which they differ."""
     depth = 2
-    below = {path: value for path, value in leaves.items() if len(path) > 1}
     if everything:
         named = {" > ".join(path[1:]): value for path, value in below.items()}
     else:
@@ -342,7 +340,6 @@ def children(leaves: Mapping[Path, float], unit: str, *, everything: bool) -> st
     return (", " if not everything else "\n").join(texts)
 
 
-def columns(tree: object) -> tuple[list[Path], list[float]]:
-    """Paths and values of a tree. [its unit]"""
-    paths, values = (tree.iloc[:, at].tolist() for at in (0, 1))  # type: ignore[attr-defined]
-    return paths, values
+def leaves_of(tree: pd.DataFrame) -> Iterable[tuple[Path, float]]:
+    """Path and value of each leaf of a tree. [its unit]"""
+    return zip(*(tree.iloc[:, at].tolist() for at in (0, 1)), strict=True)

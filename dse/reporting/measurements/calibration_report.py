@@ -16,7 +16,7 @@ from costmodel.formats.quantity import readable
 from dse.calibration.calibration import CalibratedStage, Calibration
 from dse.calibration.constants import LearnedConstant
 from dse.output import counted
-from dse.reporting.design_table import Column, drawn
+from dse.reporting.design_table import columns_of, drawn
 from dse.validation.summary import error_record
 
 
@@ -68,7 +68,8 @@ def calibration_report(calibration: Calibration, width: int) -> list[RenderableT
     unused = Counter(calibration.unused.values())
     constants = [constant_cells(constant, stage) for stage in calibration.stages for constant in stage.constants]
     if constants:
-        shown += [Text(), *_table(("constant", "before", "after", "standard\nerror", "rows"), constants, 1, 4)]
+        headings = ("constant", "before", "after", "standard\nerror", "rows")
+        shown += [Text(), *drawn(columns_of(headings, constants, (0, 1, 4)))]
     else:
         shown += [Text(), Text("No constant fitted: none lowers the cross-validated error.")]
     scales = [scale_text(stage) for stage in calibration.stages if not stage.constants]
@@ -77,12 +78,9 @@ def calibration_report(calibration: Calibration, width: int) -> list[RenderableT
         (kind, str(len(before)), *(cell for ratios in (before, after, held_out) for cell in error_cells(ratios)))
         for kind, before, after, held_out in error_rows(calibration.stages)
     ]
-    headings = (
-        "rows of",
-        "rows",
-        *(f"{when}\n{what}" for when in ("before", "after", "held out") for what in ("mean", "median")),
-    )
-    shown += [Text(), Text("|predicted / measured - 1|"), Text(), *_table(headings, errors, 1)]
+    figures = (f"{when}\n{what}" for when in ("before", "after", "held out") for what in ("mean", "median"))
+    table = columns_of(("rows of", "rows", *figures), errors, (0, 1))
+    shown += [Text(), Text("|predicted / measured - 1|"), Text(), *drawn(table)]
     for title, reasons in (
         ("Not fitted", [(name, why) for stage in calibration.stages for name, why in stage.left_out.items()]),
         ("Rows not used, by missing input", [(str(n), why) for why, n in unused.most_common()]),
@@ -120,12 +118,3 @@ def error_cells(ratios: FloatArray) -> list[str]:
     record = error_record(np.expm1(ratios))
     errors = [record[f"{what}_abs_error_percent"] for what in ("mean", "median")]
     return ["-" if math.isnan(value) else f"{value:.1f} %" for value in errors]
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *left: int) -> list[RenderableType]:
-    """A table; of the columns the first, and others by their place, are words."""
-    columns = [
-        Column(heading, tuple(heading.split("\n")), [*cells], left=index == 0 or index in left)
-        for index, (heading, cells) in enumerate(zip(headings, zip(*rows, strict=True), strict=True))
-    ]
-    return drawn(columns)

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from costmodel.formats.quantity import readable
 from dse.output import counted
-from dse.reporting.design_table import Column, drawn, fitted, fitted_table
+from dse.reporting.design_table import Column, columns_of, drawn, fitted, fitted_table
 from dse.validation.comparison import ComparedRow
 from dse.validation.pairs import ComparedPair, pairs_record
 from dse.validation.summary import (
@@ -38,11 +38,7 @@ def pairs_report(pairs: Sequence[ComparedPair], width: int) -> list[RenderableTy
     shown: list[RenderableType] = [Text(f"{counted(len(pairs), 'pair')}, {len(known)} expressed")]
     if known:
         headings = ("pair", "changed", "measured", "predicted", "sign", "within\n5 points")
-        cells = zip(*map(pair_cells, known), strict=True)
-        columns = [
-            Column(name, tuple(name.split("\n")), [*values], int(name == "changed"), left=name in headings[:2])
-            for name, values in zip(headings, cells, strict=True)
-        ]
+        columns = columns_of(headings, [*map(pair_cells, known)], (0, 1), {"changed": 1})
         sign, close = record["sign_right"], record["within_5_points"]
         total = (
             f"Sign right in {sign} of {len(known)} ({sign / len(known):.0%}), effect within 5 points in {close} "
@@ -86,11 +82,7 @@ def validation_report(rows: Sequence[ComparedRow], width: int) -> list[Renderabl
     """All tables, each with its heading, and the reasons of rows that are not expressed."""
     shown: list[RenderableType] = [Text(headline(rows))]
     for title, headings, cells in tables(rows):
-        columns = [
-            Column(heading, tuple(heading.split("\n")), [*values], _LEFT_OUT.get(heading, 0), left=index == 0)
-            for index, (heading, values) in enumerate(zip(headings, zip(*cells, strict=True), strict=True))
-        ]
-        shown += [Text(), Text(title), Text(), *fitted_table(columns, width)]
+        shown += [Text(), Text(title), Text(), *fitted_table(columns_of(headings, cells, leave_out=_LEFT_OUT), width)]
     lacking = reason_rows(rows)
     if lacking:
         grid = Grid.grid(padding=(0, 2, 0, 0))

@@ -29,20 +29,12 @@ from dse.reporting.answers import (
     step_texts,
 )
 from dse.reporting.binding import memory_capacity, parts_of, sentence, step_title
-from dse.reporting.design_table import (
-    EVIDENCE_TEXTS,
-    PEAK_MEMORY,
-    PER_GPU,
-    failures_text,
-    interval_text,
-    run_text,
-    workload_lines,
-)
+from dse.reporting.design_table import EVIDENCE_TEXTS, PEAK_MEMORY, PER_GPU, failures_text, interval_text, run_text
 from dse.reporting.designs.changes_report import faster_text, freed_name, levers_text, neighbour_columns
 from dse.reporting.designs.explanation_report import kernel_columns, stage_texts
 from dse.reporting.pages.page import rounded, table_data
 from dse.reporting.pages.pipeline_data import pipeline_data
-from dse.reporting.study_report import kernel_lines
+from dse.reporting.study_report import design_lines
 from dse.spaces.space import Space
 
 if TYPE_CHECKING:
@@ -105,9 +97,9 @@ class DesignPages:
     def summary(self, record: Record) -> dict[str, Any]:
         """Sentences and numbers of a design, and the parts of its totals."""
         space, [solved] = self.space, with_kernels(self.space, [dict(record)])
+        solved.pop("trial", None)  # the page names it
         below = [
-            place_text(space, record), *kernel_lines(space, {"params": solved["params"]}),
-            *workload_lines(space, record),
+            place_text(space, record), *design_lines(space, solved),
             f"Interval: {EVIDENCE_TEXTS[record['evidence']]}." if "evidence" in record else "",
             failures_text(record) if "run" in record else "", *record.get("ran", ()),
         ]  # fmt: skip

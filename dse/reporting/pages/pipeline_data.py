@@ -14,9 +14,10 @@ import numpy as np
 from costmodel.columns import distinct_rows
 from costmodel.steps.timeline import KINDS, Timeline
 from dse.explaining.timeline import EXPOSED, folded
+from dse.fronts import thinned
 
 if TYPE_CHECKING:
-    from costmodel.columns import FloatArray, IntArray
+    from costmodel.columns import FloatArray
 
 #: Passes that a pipeline draws at most, if these are of two stages or more. [-]
 PASSES: Final = 1200
@@ -37,9 +38,9 @@ def pipeline_data(events: Timeline) -> dict[str, Any]:
     """
     unit, stages = float(events.end.max()) / RESOLUTION, int(events.stage.max()) + 1
     likely = min(int((events.stage == 0).sum()), 6 * (int(events.chunk.max()) + 1) * stages)  # 3 micro-batches a stage
-    shown = spread_out(np.arange(stages), PASSES // likely)
+    shown = thinned(np.arange(stages), max(2, PASSES // likely))
     kept, period = folded(events.take(np.isin(events.stage, shown).nonzero()[0]))
-    shown = spread_out(shown, PASSES * len(shown) // kept.num_points)
+    shown = thinned(shown, max(2, PASSES * len(shown) // kept.num_points))
     order = np.lexsort([kept.end, kept.start, kept.stage])
     kept = kept.take(order[np.isin(kept.stage[order], shown)])
     exposed = {name: column for name, column in EXPOSED.items() if (getattr(kept, column) > 0).any()}
@@ -58,12 +59,6 @@ def pipeline_data(events: Timeline) -> dict[str, Any]:
     if period:
         data["period"] = [round(period.start / unit), round(period.time / unit), period.count]
     return data
-
-
-def spread_out(stages: IntArray, most: int) -> IntArray:
-    """Stages at equal distances, among them the first and the last."""
-    kept: IntArray = stages[np.linspace(0, len(stages) - 1, min(len(stages), max(2, most))).round().astype(int)]
-    return kept
 
 
 def whole_works(kept: Timeline, exposed: Collection[str], unit: float) -> FloatArray:

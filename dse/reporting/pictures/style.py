@@ -17,6 +17,7 @@ import altair as alt
 import pandas as pd
 
 from costmodel.columns import FloatArray
+from dse.explaining.explanation import label as part_name
 
 #: Colours of the front and of designs that it dominates, readable on light and on dark paper.
 FRONT, DOMINATED = "#2f7de1", "#7f8896"
@@ -157,7 +158,7 @@ def bars_of_parts(
 ) -> alt.ChartType:
     """A bar for each design of parts, (points,) each, that add up to `title`, without unused parts. [their unit]"""
     parts_drawn = {
-        part_label(part): list(map(float, values)) for part, values in parts.items() if max(values, default=0.0) > 0
+        part_name(part): list(map(float, values)) for part, values in parts.items() if max(values, default=0.0) > 0
     }
     others = cycle(COLOURS)
     hues = {part: PART_COLOURS.get(part) or next(others) for part in parts_drawn}
@@ -176,12 +177,3 @@ def bars_of_parts(
     )  # fmt: skip
     drawn = bars.properties(width=WIDTH, height=BAR_HEIGHT * len(names))
     return styled(drawn, f"{words(title)} of {len(names)} designs, and its parts")
-
-
-def part_label(part: str) -> str:
-    """Name of a part without its last word, which names the quantity.
-
-    >>> part_label("tp_communication_time")
-    'tp communication'
-    """
-    return words(part.rpartition("_")[0])

@@ -10,11 +10,10 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from dse.output import counted, json_object, only_finite
-from dse.reporting.design_table import ruled_table
+from dse.reporting.design_table import Column, columns_of, drawn
 from dse.searching.price_check import Mismatch, figure_text
 
 if TYPE_CHECKING:
@@ -62,26 +61,25 @@ def check_report(checked: CheckedStudy) -> list[RenderableType]:
     report += [Text(line) for line in versions]
     if not checked.differing:
         return report
-    report += [Text(), figures_table(shown)]
+    report += [Text(), *drawn(figure_columns(shown))]
     if more := checked.figures - len(shown):
         report += [Text(f"{counted(more, 'more figure')} {'differs' if more == 1 else 'differ'}: --format json")]
     anew = f"dse search ... --study NEW --warm-start {quote(checked.study.name)}"
     return [*report, Text(), Text(f"{anew}   starts a new study from its best designs")]
 
 
-def figures_table(shown: Sequence[Mismatch]) -> Table:
-    """Stored figures next to those of the cost model."""
-    table = ruled_table()
-    table.add_column("trial", justify="right", no_wrap=True)
-    table.add_column("figure", no_wrap=True)
-    table.add_column("stored", justify="right")
-    table.add_column("cost model", justify="right")
-    last = None
-    for figure in shown:
-        trial = "" if figure.trial == last else str(figure.trial)
-        table.add_row(trial, figure.column, figure_text(figure, figure.stored), figure_text(figure, figure.model))
-        last = figure.trial
-    return table
+def figure_columns(shown: Sequence[Mismatch]) -> list[Column]:
+    """Stored figures next to those of the cost model; the first of a trial has its number."""
+    trials = [figure.trial for figure in shown]
+    rows = [
+        (
+            str(trial) if at == trials.index(trial) else "",
+            one.column,
+            *(figure_text(one, v) for v in (one.stored, one.model)),
+        )
+        for at, (trial, one) in enumerate(zip(trials, shown, strict=True))
+    ]
+    return columns_of(("trial", "figure", "stored", "cost model"), rows, left=(1,))
 
 
 def check_json(checked: CheckedStudy) -> Iterator[bytes]:

@@ -21,7 +21,15 @@ from dse.output import EXPECTED_TIME, STEP_TIME, Report, counted, parameter_text
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate
 from dse.reporting.answers import wrapped
-from dse.reporting.design_table import Column, drawn, fitted, lines_of, parameter_columns, varying_parameters
+from dse.reporting.design_table import (
+    Column,
+    columns_of,
+    drawn,
+    fitted,
+    lines_of,
+    parameter_columns,
+    varying_parameters,
+)
 from dse.reporting.designs.changes_report import relative
 from dse.reporting.study_report import spread
 from dse.searching.study import BaseStudy
@@ -326,22 +334,23 @@ def dominated(costs: FloatArray, others: FloatArray) -> int:
 def study_pair_report(pair: StudyPair, width: int) -> Report:
     """Which study has the better designs and by how much; then counts, and the parameters that differ."""
     rows: list[tuple[str, ...]] = [
-        ("system", *(study.space.system.name for study in pair.studies), ""),
-        ("finished trials", *(f"{count:,}" for count in pair.finished), ""),
-        ("feasible trials", *(f"{count:,}" for count in pair.feasible), ""),
-        ("designs on the front", *(f"{count:,}" for count in pair.fronts), ""),
-        ("dominated by the other", *(f"{count:,}" for count in pair.beaten), ""),
-        ("on the joint front", *(f"{count:,}" for count in pair.shares), ""),
-        ("hypervolume", *(f"{volume:.4f}" for volume in pair.hypervolumes), ""),
+        ("system", *(study.space.system.name for study in pair.studies)),
+        ("finished trials", *(f"{count:,}" for count in pair.finished)),
+        ("feasible trials", *(f"{count:,}" for count in pair.feasible)),
+        ("designs on the front", *(f"{count:,}" for count in pair.fronts)),
+        ("dominated by the other", *(f"{count:,}" for count in pair.beaten)),
+        ("on the joint front", *(f"{count:,}" for count in pair.shares)),
+        ("hypervolume", *(f"{volume:.4f}" for volume in pair.hypervolumes)),
     ]
+    names = [study.name for study in pair.studies]
     objective, (first, second) = pair.objectives[0], pair.best[0]
     differing = [row for row in parameter_rows(pair, first, second) if row[1] != row[2]]
     lines: Report = [*wrapped([("", text) for text in pair_texts(pair)], width), Text()]
-    lines += drawn(fitted(table_columns(rows, pair, ""), width)[0])
+    lines += drawn(fitted(columns_of(["", *names], rows), width)[0])
     if not differing:
         return [*lines, Text(), Text(f"The best designs by {objective.name} are alike.")]
     lines += [Text(), Text(f"The best designs by {objective.name} differ in:"), Text()]
-    return [*lines, *drawn(fitted(table_columns(differing, pair, "parameter"), width)[0])]
+    return [*lines, *drawn(fitted(columns_of(["parameter", *names], differing), width)[0])]
 
 
 def pair_texts(pair: StudyPair) -> list[str]:
@@ -387,17 +396,6 @@ def parameter_rows(pair: StudyPair, one: BestDesign, other: BestDesign) -> list[
         (name, *(
             parameter_text(space.by_name[name], best.params[name]) if name in best.params else "-"
             for space, best in zip(spaces, (one, other), strict=True)
-        ), "")
+        ))
         for name in names
     ]  # fmt: skip
-
-
-def table_columns(rows: list[tuple[str, ...]], pair: StudyPair, title: str) -> list[Column]:
-    """A column for the names of rows and one for each study, and the change where there is one."""
-    cells = [[row[at] for row in rows] for at in range(4)]
-    names = [title, *(study.name for study in pair.studies), "change"]
-    columns_of_names = [
-        Column(name, (name,), column_cells, left=not at)
-        for at, (name, column_cells) in enumerate(zip(names, cells, strict=True))
-    ]
-    return columns_of_names if any(cells[3]) else columns_of_names[:3]

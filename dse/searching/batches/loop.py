@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from operator import index
 from pathlib import Path
@@ -314,19 +314,13 @@ def state(space: Space, progress: Progress) -> str:
     return f"{progress.infeasible} infeasible" + (f", best {', '.join(best)}" if best else "")
 
 
-@contextmanager
 def reporting(
     space: Space, wanted: Callable[[Progress], None] | bool | None
-) -> Iterator[Callable[[Progress], None] | None]:
-    """The function that a search calls after every batch: the caller's, or one that draws a bar."""
-    if not isinstance(wanted, bool):
-        yield wanted
-        return
-    if not wanted:
-        yield None
-        return
-    with bar(space) as update:
-        yield update
+) -> AbstractContextManager[Callable[[Progress], None] | None]:
+    """A block with the function that a search calls after every batch: the caller's, or one that draws a bar."""
+    if isinstance(wanted, bool):
+        return bar(space) if wanted else nullcontext()
+    return nullcontext(wanted)
 
 
 @contextmanager

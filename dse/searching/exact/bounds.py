@@ -357,16 +357,8 @@ class Problem:
 
     @cached_property
     def formulas(self) -> dict[str, Expression]:
-        """Every formula of the space that needs evaluation, by its text."""
-        return formulas_of(self.pricer)
-
-
-def formulas_of(pricer: Pricer) -> dict[str, Expression]:
-    """Objectives, limits and columns of a space that need evaluation, by their text."""
-    space = pricer.space
-    texts = [*(o.expression for o in space.objectives), *(limit.expression for limit in space.limits)]
-    texts += [derived.expression for derived in space.derived if derived.evaluated]
-    return {text: Expression.parse(text) for text in texts}
+        """Formulas of the space that need evaluation, by their text."""
+        return {text: Expression.parse(text) for text in self.pricer.space.evaluated_formulas}
 
 
 def breakdown_of(pricer: Pricer, columns: Mapping[str, FloatArray]) -> ResultTable:
@@ -393,7 +385,8 @@ def problem_of(pricer: Pricer) -> Problem | None:
     if not machines or not weights or math.prod(component.rows for component in layouts) > MOST_LAYOUTS:
         return None
     forests = tuple(forest_of(space, component, weights) for component in machines)
-    used = {WITH_UNIT.get(name, name) for formula in formulas_of(pricer).values() for name in formula.names}
+    names = {name for text in space.evaluated_formulas for name in Expression.parse(text).names}
+    used = {WITH_UNIT.get(name, name) for name in names}
     timed = tuple(name for name in (*FASTEST_LOW, *FASTEST_HIGH) if name in used)
     fixed = tuple(name for name in OF_LAYOUTS if name in used | {"world_size"})
     return bounded(Problem(pricer, tuple(layouts), forests, timed, fixed, {}))

@@ -21,7 +21,7 @@ from dse.pricing.workers import Pricer, Workers
 from dse.searching.exact.bounds import problem_of
 from dse.searching.exact.branching import BoundBroken, Search
 from dse.searching.exact.enumeration import costs_of
-from dse.searching.exact.exact_front import ExactFront, exact_front
+from dse.searching.exact.exact_front import ExactFront, Method, exact_front
 from dse.searching.study import BaseStudy
 from dse.searching.trials.trial_table import TrialTable
 from dse.spaces.lattice import Lattice
@@ -164,17 +164,11 @@ def ranks(exact: ExactFront, gaps: FloatArray) -> list[int | None]:
     return [None if gap > 0 else 0 for gap in gaps.tolist()]
 
 
-def certified(study: BaseStudy, workers: Workers | None = None) -> Certificate:
-    """The certificate of a study, its space enumerated for it."""
-    return certificate(
-        study,
-        exact_front(
-            sought_space(study),
-            rules=rules_for(sought_space(study), study.profile),
-            workers=workers,
-            best=best_costs(study).tolist(),
-        ),
-    )
+def certified(study: BaseStudy, workers: Workers | None = None, *, method: Method = "auto") -> Certificate:
+    """The certificate of a study, its space enumerated for it by a method of `exact_front`."""
+    space, best = sought_space(study), best_costs(study).tolist()
+    rules = rules_for(space, study.profile)
+    return certificate(study, exact_front(space, rules=rules, workers=workers, method=method, best=best))
 
 
 def quick_certificate(study: BaseStudy) -> Certificate | None:
@@ -217,7 +211,7 @@ def study_bound(
     Raises `DseError` if the study has no feasible design, or no bounds are known of its space.
     """
     lowest, space = best_costs(study), sought_space(study)
-    problem = problem_of(Pricer.of(space, rules_for(space, study.profile)))
+    problem = problem_of(Pricer(space, rules_for(space, study.profile)))
     unknown = DseError(
         f"space {space.name}: no bounds exist: its machine is closed, or more of a quantity may slow a step; "
         "a longer search of another seed shows the designs that this study lacks"

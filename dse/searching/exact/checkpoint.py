@@ -140,7 +140,7 @@ def merged(paths: Sequence[Path]) -> tuple[Pricer, dict[str, Any], Finished]:
             stored = json.loads(lines[0])
             if pricer is None or header is None or total is None:
                 space = Space.from_text(stored["space"])
-                pricer = Pricer.of(space, rules_for(space, stored["profile"]))
+                pricer = Pricer(space, rules_for(space, stored["profile"]))
                 header = header_of(pricer, stored["method"], stored["best"], (1, stored["of"]))
                 total = nothing(space, stored["method"])
             total += total_of(path, {**header, "part": stored["part"]}, pricer.space, lines)

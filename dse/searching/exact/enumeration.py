@@ -70,18 +70,13 @@ def costs_of(space: Space, evaluation: Evaluation) -> FloatArray:
     return np.where(evaluation.feasible[:, None], costs, np.nan)
 
 
-def tally(pricer: Pricer, best: Sequence[float], low: int, high: int) -> Tally:
-    """Evaluate the designs of a range of numbers."""
-    total = Tally.empty(pricer.space)
-    for start in range(low, high, CHUNK):
-        total = _added(total, pricer, best, np.arange(start, min(start + CHUNK, high)))
-    return total
-
-
 def unit_tally(pricer: Pricer, best: Sequence[float], task: tuple[int, tuple[int, int]]) -> tuple[int, Tally]:
     """Evaluate the designs of a range that has a number."""
     unit, (low, high) = task
-    return unit, tally(pricer, best, low, high)
+    total = Tally.empty(pricer.space)
+    for start in range(low, high, CHUNK):
+        total = _added(total, pricer, best, np.arange(start, min(start + CHUNK, high)))
+    return unit, total
 
 
 def _added(total: Tally, pricer: Pricer, best: Sequence[float], numbers: IntArray) -> Tally:

@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.rules.registry import NATIVE
-from dse.fronts import as_costs, non_dominated
+from dse.fronts import as_costs, non_dominated, thinned
 from dse.predictions.intervals import EVIDENCE
 from dse.pricing.evaluated import RECORD_KEYS, WINNER, Evaluation, rules_for, space_interval, with_intervals, with_runs
 from dse.pricing.evaluation import evaluate, kernel_choices, layouts_of, prefixed_columns
@@ -417,7 +417,7 @@ class TrialTable:
 
     def thinned(self) -> TrialTable:
         """At most about `MOST_RECORDS` trials of a front, spread over it, with the best of each objective."""
-        rows = np.linspace(0, len(self) - 1, min(MOST_RECORDS, len(self))).round().astype(np.intp)
+        rows = thinned(np.arange(len(self)), MOST_RECORDS)
         return self.take(np.union1d(rows, self.costs.argmin(axis=0))) if len(self) > MOST_RECORDS else self
 
     def blocks(self) -> Iterator[TrialTable]:
