@@ -326,6 +326,8 @@ class Software(MachinePart):
     collective_launches: FloatArray = column("-", 1)
     #: The same of a tensor-parallel collective in a pipeline over several nodes, for each rank of its group.
     pipelined_launches: FloatArray = column("-", 0)
+    #: Rate at which one process updates states on its host; the share of the host's memory bounds it.
+    host_update_bandwidth: FloatArray = column("B/s", np.inf)
     #: 1 where replicas with sharded optimizer states (`zero` 1) all-reduce gradients and use only their share.
     whole_gradients: FloatArray = column("-", 0, high=1)
 
@@ -403,8 +405,7 @@ class System:
         hurt: larger matrix units are filled in part, larger groups of chips take more steps to cross; more
         latency, launches, cores lost to collectives, or oversubscription does.
         """
-        parts = self.parts().items()
-        return [prefix + name for prefix, part in parts for name in NEVER_SLOWER.get(type(part), ())]
+        return [*self._by_quantity(lambda part: dict.fromkeys(NEVER_SLOWER.get(type(part), ())))]
 
     def ranges(self) -> dict[str, Range]:
         """Name -> range of every quantity."""

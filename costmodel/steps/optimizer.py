@@ -86,11 +86,10 @@ def state_update(run: TransformerRun, stage: Stage, plain: FloatArray, matrices:
         update += of_matrices * np.where(orthogonal, 1.0, 0.0)
         accesses = accesses + MUON.accesses(moments) * matrices
     if (on_host > 0).any():
-        precision = run.precision
-        crossing = (gradient_bytes(run) + precision.element_bytes) * (plain + matrices)
+        crossing = (gradient_bytes(run) + run.precision.element_bytes) * (plain + matrices)
         crossing = crossing + 2 * ORTHOGONAL_BYTES * matrices
-        hosts = on_host * FULL_BYTES * accesses / run.system.host.memory_bandwidth
-        hosts = hosts + host_transfer_time(on_host * crossing, run.system)
+        rate = np.minimum(run.system.host.memory_bandwidth, run.system.software.host_update_bandwidth)
+        hosts = on_host * FULL_BYTES * accesses / rate + host_transfer_time(on_host * crossing, run.system)
         update += KernelCost(time=np.maximum(hosts - update.time, 0.0))
     return update + orthogonal_updates(run, stage) if orthogonal.any() else update
 

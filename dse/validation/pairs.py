@@ -7,6 +7,7 @@ design is read as a row of measurements with that `design`, and predicted in the
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,8 +55,10 @@ class ComparedPair:
 
     @property
     def predicted(self) -> float:
-        """Predicted step time after the change over the one before, less 1. [-]"""
-        return self.runs[1].predicted_s / self.runs[0].predicted_s - 1
+        """Predicted change of the step time over the time before; over the measured one if no batch is stated. [-]"""
+        base, changed = self.runs
+        stated = re.search("micro_batch_size|gradient_accumulation_steps", base.row.design)
+        return (changed.predicted_s - base.predicted_s) / (base.predicted_s if stated else base.measured_s)
 
     @property
     def sign_right(self) -> bool:
@@ -73,8 +76,7 @@ class ComparedPair:
     def memory(self) -> tuple[float, float]:
         """Measured and predicted change of memory, nan where a run states none. [B]"""
         base, changed = self.runs
-        change = changed.predicted_bytes - base.predicted_bytes
-        return changed.measured_bytes - base.measured_bytes, change
+        return changed.measured_bytes - base.measured_bytes, changed.predicted_bytes - base.predicted_bytes
 
 
 def compared_pairs(path: Path = PUBLISHED) -> list[ComparedPair]:

@@ -32,14 +32,14 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_120),
-    ("costmodel dse", "dse.adapters", 46_832),
+    ("costmodel dse", "", 68_119),
+    ("costmodel dse", "dse.adapters", 46_831),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_779),
     ("dse.searching dse.storage", "", 6_929),
     ("dse.adapters", "", 21_288),
     ("dse.adapters.xla", "", 6_500),
     ("dse.adapters.dfmodel", "", 4_010),
-    ("tests", "", 29_859),
+    ("tests", "", 29_858),
 ]
 
 #: Names without a meaning, which no value has.

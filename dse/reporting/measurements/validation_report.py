@@ -234,15 +234,12 @@ def number(value: float, form: str) -> str:
 
 def reason_rows(rows: Sequence[ComparedRow]) -> list[tuple[str, str, str]]:
     """Numbers of rows, the reason why they are not expressed, and their data sets, the most frequent first."""
-    columns_of_errors = [
+    lines = [
         (str(sum(counts.values())), lacks, ", ".join(f"{name} ({count})" for name, count in counts.items()))
         for lacks, counts in reasons(rows).items()
     ]
-    rest = sum(int(count) for count, *_ in columns_of_errors[MOST_REASONS:])
-    return [
-        *columns_of_errors[:MOST_REASONS],
-        *([(str(rest), "other reasons (--format json has all)", "")] if rest else []),
-    ]
+    rest = sum(int(count) for count, *_ in lines[MOST_REASONS:])
+    return lines[:MOST_REASONS] + ([(str(rest), "other reasons (--format json has all)", "")] if rest else [])
 
 
 #: Group of errors -> the columns that name its rows; a column for each system follows.

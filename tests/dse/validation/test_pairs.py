@@ -21,7 +21,7 @@ def published():
 
 def pair_of(measured, predicted):
     """A pair of these effects."""
-    rows = [MeasuredRow(row_type="train_step", dataset="x", design=name) for name in ("tp=1", "tp=2")]
+    rows = [MeasuredRow(row_type="train_step", dataset="x", design=f"tp={tp} micro_batch_size=1") for tp in (1, 2)]
     runs = [
         ComparedRow(row=row, measured_s=1 + measured * place, predicted_s=2 + 2 * predicted * place)
         for place, row in enumerate(rows)
@@ -51,11 +51,11 @@ def test_every_published_pair_has_a_source_and_a_name_of_its_own():
     assert len({pair["id"] for pair in pairs}) == len(pairs)
 
 
-def test_memory_of_a_pair_is_a_difference(published):
+def test_memory_and_seconds_without_a_batch_are_differences(published):
+    """The host updates 1.9e9 parameters of a process in 3.2 s; a predicted step of any batch is no base for them."""
     [pair] = [pair for pair in published if pair.id == "offload_q30_100"]
-    measured, predicted = pair.memory
-    assert measured == pytest.approx(-15.2e9)
-    assert -25e9 < predicted < -10e9
+    assert pair.memory == pytest.approx((-15.2e9, -22.9e9), rel=0.01)
+    assert pair.predicted == pytest.approx((4.189 - 0.996) / 0.996, rel=0.05)
 
 
 def test_a_table_of_pairs_is_read_and_summed_up(tmp_path):
