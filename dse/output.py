@@ -144,6 +144,15 @@ def column_text(record: Record, name: str) -> str:
     return percent(value) if UNITS[name] == "-" else readable(value, UNITS[name])
 
 
+def part_name(column: str) -> str:
+    """A breakdown column as the name of a part.
+
+    >>> part_name("tp_communication_time"), part_name("weights_memory")
+    ('tp communication', 'weights')
+    """
+    return column.rpartition("_")[0].replace("_", " ")
+
+
 def percent(share: float) -> str:
     """A share for people.
 

@@ -24,6 +24,7 @@ from costmodel.training.blocks import Layer
 from costmodel.training.design import DesignPoints
 from costmodel.training.kinds import KINDS
 from costmodel.training.run import TransformerRun, rank_run
+from dse.output import part_name
 from dse.pricing.evaluated import machine, rules_for
 from dse.pricing.evaluation import evaluated_design, transformer_run
 from dse.spaces.space import Params, Space
@@ -124,22 +125,13 @@ class Portion:
     kind: str = ""  #: of a kernel: product, pointwise or attention
 
 
-def label(column: str) -> str:
-    """A breakdown column as the first name of a path.
-
-    >>> label("tp_communication_time"), label("weights_memory")
-    ('tp communication', 'weights')
-    """
-    return column.rpartition("_")[0].replace("_", " ")
-
-
 def leaves(space: Space, items: Items) -> Iterator[Portion]:
     """Items of one design as leaves; (1,) arrays. [s], [B], [FLOP], [-]"""
     parts, blocks = part_names(space), block_names(space)
     for item, values in items.items():
         part = parts.get(item.part, item.part)
         names = kernel_names(item, blocks) if item.kind else (item.of_pass, item.collective, item.name)
-        path = (label(item.column), part, *names)
+        path = (part_name(item.column), part, *names)
         value = float(np.ravel(values)[0])
         yield Portion(tuple(name for name in path if name), item.quantity, value, item.kind)
 
@@ -356,7 +348,7 @@ class Explanation:
         results = self.space.workload.work.results
         for part in results.totals().get(total, ()):
             whole = float(self.record["breakdown"].get(results.key(part), 0.0))  # earlier versions have fewer parts
-            amounts |= of_part.get(label(part)) or {(label(part),): whole}
+            amounts |= of_part.get(part_name(part)) or {(part_name(part),): whole}
         return frame({path: value for path, value in amounts.items() if value}, column)
 
     def to_json(self) -> dict[str, Any]:

@@ -17,8 +17,7 @@ from costmodel.formats.input_files import data_beside
 from costmodel.formats.quantity import readable
 from costmodel.rules.rules import TRAINING
 from costmodel.steps.breakdown import PARTS, with_unit_suffix
-from dse.explaining.explanation import label
-from dse.output import EXPECTED_TIME, Record, bar, percent
+from dse.output import EXPECTED_TIME, Record, bar, part_name, percent
 from dse.predictions.intervals import TIGHT, peak_spread
 from dse.spaces.space import Space
 
@@ -41,7 +40,7 @@ class Contribution:
     @property
     def label(self) -> str:
         """The name without its quantity: ``tp communication``."""
-        return label(self.name)
+        return part_name(self.name)
 
 
 def parts_of(record: Record, total: str) -> list[Contribution]:

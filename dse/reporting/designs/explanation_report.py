@@ -15,8 +15,8 @@ from rich.text import Text
 from costmodel.formats.quantity import readable, readable_count
 from costmodel.rules.rules import TRAINING
 from costmodel.steps.breakdown import PARTS
-from dse.explaining.explanation import Explanation, Path, block_names, kernel_of, label, quantities, summed
-from dse.output import ROWS_SHOWN, Report, bar, percent
+from dse.explaining.explanation import Explanation, Path, block_names, kernel_of, quantities, summed
+from dse.output import ROWS_SHOWN, Report, bar, part_name, percent
 from dse.reporting.answers import Line, layout_text, numbers_text, question_text
 from dse.reporting.binding import memory_capacity
 from dse.reporting.design_table import Column, drawn, fitted, ruled_table
@@ -209,7 +209,7 @@ def other_lines(explanation: Explanation, width: int, *, everything: bool) -> Ta
     if named and any(len(path) > 1 and path[0] not in PASSES for path in tree["path"]):
         table.add_column("largest components", overflow="fold")
     behind = summed((path[:1], value) for path, value in leaves_of(hidden))
-    parts = [label(part) for part in PARTS["step_time"]]
+    parts = [part_name(part) for part in PARTS["step_time"]]
     shown = [part for part in parts if not (with_kernels and part in PASSES)]
     times = summed((path[:1], value) for path, value in leaves_of(tree))
     longest = max([times.get((part,), 0.0) for part in shown], default=0.0)

@@ -17,7 +17,7 @@ import altair as alt
 import pandas as pd
 
 from costmodel.columns import FloatArray
-from dse.explaining.explanation import label as part_name
+from dse.output import part_name
 
 #: Colours of the front and of designs that it dominates, readable on light and on dark paper.
 FRONT, DOMINATED = "#2f7de1", "#7f8896"

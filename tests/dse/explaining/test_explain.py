@@ -9,8 +9,9 @@ import pytest
 from costmodel.formats import shipped
 from costmodel.steps.breakdown import PARTS, with_unit_suffix
 from dse import Space, Study
-from dse.explaining.explanation import Difference, explain, label
+from dse.explaining.explanation import Difference, explain
 from dse.explaining.neighbours import neighbourhoods, neighbours
+from dse.output import part_name
 from dse.pricing.evaluation import evaluated_design
 from tests.support.cases import by_table, cases
 from tests.support.commands import json_of, stderr_of, stdout_of
@@ -50,7 +51,7 @@ def assert_adds_up(explanation):
         of_part = tree[unit].groupby(tree["path"].str[0]).sum()
         for part in PARTS[total]:
             priced = explanation.record["breakdown"][with_unit_suffix(part)]
-            assert of_part.get(label(part), 0.0) == pytest.approx(priced, rel=1e-9, abs=1e-12 * whole)
+            assert of_part.get(part_name(part), 0.0) == pytest.approx(priced, rel=1e-9, abs=1e-12 * whole)
 
 
 @pytest.mark.parametrize("name", shipped.names("spaces"))
