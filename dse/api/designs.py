@@ -20,6 +20,7 @@ from dse.output import EVALUATION_KEYS, Record, design_text
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluated_design, reasons
 from dse.pricing.workers import Jobs, workers_of
+from dse.searching.nearest_design import FittedDesign, nearest_feasible
 from dse.spaces.sections.parameters import written_value
 from dse.spaces.space import Params, Space
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from dse.explaining.neighbours import Sensitivity
     from dse.pricing.sweep import NamedDesigns
     from dse.searching.exact.exact_front import ExactFront, Method
-    from dse.searching.nearest_design import FittedDesign
     from dse.spaces.listed_names import ListedName
 
 #: A space, the name of a built-in one, or the path of a YAML file.
@@ -113,8 +113,6 @@ def evaluate_design(
     rules = rules_for(space, profile or NATIVE)
     params: Params = space.completed({})
     if best:
-        from dse.searching.nearest_design import nearest_feasible
-
         feasible = nearest_feasible(space, {}, rules)
         if feasible is None:
             raise ParameterError("{best}: no design with these values is feasible; `fit` finds the nearest")
@@ -232,47 +230,36 @@ def sensitivity(
     return neighbours.sensitivity(explanation)
 
 
-@dataclass(frozen=True)
-class NearestFit:
+@dataclass(frozen=True, slots=True)
+class NearestFit(FittedDesign):
     """The nearest design that works to one that may not."""
 
     __repr__ = short_repr
 
     space: Space
     named: Params
-    fitted: FittedDesign
     record: Record  #: its costs, as `evaluate_design` returns them
-
-    @property
-    def params(self) -> Params:
-        """Values of the design."""
-        return self.fitted.params
-
-    @property
-    def changed(self) -> dict[str, tuple[Any, Any]]:
-        """Name -> value that was requested, and value of this design."""
-        return dict(self.fitted.changed)
 
     def to_json(self) -> dict[str, Any]:
         """The design and the values that were changed, as one JSON object."""
         figures = {key: self.record[key] for key in EVALUATION_KEYS if key in self.record}
-        changed = {name: {"asked": before, "is": now} for name, (before, now) in self.fitted.changed.items()}
-        return figures | {"changed": changed, "broken": self.fitted.broken, "exhaustive": self.fitted.exhaustive}
+        changed = {name: {"asked": before, "is": now} for name, (before, now) in self.changed.items()}
+        return figures | {"changed": changed, "broken": self.broken, "exhaustive": self.exhaustive}
 
     def __str__(self) -> str:
         """The changed values and the reason."""
-        space, named, fitted = self.space, self.named, self.fitted
+        space, named = self.space, self.named
         wish = " ".join(f"{name}={space.by_name[name].shown(value)}" for name, value in named.items())
-        seen = "" if fitted.exhaustive else " Of many designs looked at: the space is too large to list."
-        if not fitted.changed:
+        seen = "" if self.exhaustive else " Of many designs looked at: the space is too large to list."
+        if not self.changed:
             return f"{wish} fits as it is; what is not named is the best beside it.{seen}"
         changes = ", ".join(
             f"{name} {space.by_name[name].shown(now)} in place of {space.by_name[name].shown(before)}"
-            for name, (before, now) in fitted.changed.items()
+            for name, (before, now) in self.changed.items()
         )
         units = {limit.name: limit.unit for limit in space.limits}
-        if fitted.broken:
-            broken = (f"{name} by {readable(-by, units[name])}" for name, by in fitted.broken.items())
+        if self.broken:
+            broken = (f"{name} by {readable(-by, units[name])}" for name, by in self.broken.items())
             why = f"whatever else is chosen, {wish} breaks {', '.join(broken)} or more"
         else:
             try:
@@ -315,12 +302,13 @@ def fit(
     if not named:
         raise ParameterError("fit: give the values that you would like with {set}, such as tp=8 pp=16")
     rules = rules_for(space, profile or NATIVE)
-    from dse.searching.nearest_design import nearest_feasible
-
     feasible = nearest_feasible(space, named, rules)
     if feasible is None:
         raise DseError(nothing_near(space))
-    return NearestFit(space, named, feasible, evaluated_design(space, feasible.params, rules=rules))
+    costs = evaluated_design(space, feasible.params, rules=rules)
+    return NearestFit(
+        feasible.params, feasible.changed, feasible.broken, feasible.exhaustive, space=space, named=named, record=costs
+    )
 
 
 def nothing_near(space: Space) -> str:

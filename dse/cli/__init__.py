@@ -271,23 +271,8 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-#: Earlier command -> its present form.
-EARLIER: Final[Mapping[str, Sequence[str]]] = {
-    "cost": ["evaluate"],
-    "price": ["evaluate"],
-    "fit": ["evaluate", "--fit"],
-    "sensitivity": ["explain", "--sensitivity"],
-    "importance": ["explain", "--importance"],
-    "pareto": ["show"],
-    "trials": ["show", "--trials"],
-    "check": ["studies", "--check"],
-    "delete": ["studies", "--delete"],
-    "dashboard": ["studies", "--dashboard"],
-    **{kind: ["list", kind] for kind in ("models", "systems", "spaces", "frameworks", "columns")},
-}
-
-#: Option without a value -> a value of ``--format``.
-FORMATS: Final = {"--json": "json", "--csv": "csv", "--parquet": "parquet", "--table": "table"}
+#: Values of ``--format`` that may stand alone, as options.
+FORMATS: Final = ("--json", "--csv", "--parquet", "--table")
 
 #: Fixed values of spaces that ``--set`` may change.
 GIVEN: Final = ("global_batch_size", "seq_len", "world_size")
@@ -301,7 +286,12 @@ def current_command(words: Sequence[str]) -> list[str]:
     """
     if words and words[0] == "help":
         return [*current_command(words[1:2]), "--help"]
-    return [*EARLIER.get(words[0], words[:1]), *words[1:]] if words else []
+    if not words or words[0] in COMMANDS:
+        return [*words]
+    from costmodel.formats.shipped import spellings
+
+    present = spellings("earlier").get(words[0])
+    return [*(present.split() if present else words[:1]), *words[1:]]
 
 
 def current_options(words: Sequence[str], known: Collection[str]) -> list[str]:
@@ -324,7 +314,7 @@ def current_options(words: Sequence[str], known: Collection[str]) -> list[str]:
         elif target := usual_option(name, known):
             options += [target, value] if equals else [target]
         elif name in FORMATS and "--format" in known:
-            options += ["--format", FORMATS[name]]
+            options += ["--format", name.removeprefix("--")]
         elif "--set" in known and (column := design_column(name)):
             if not equals:
                 value = rest.pop(0) if rest and not rest[0].startswith("-") else "true"

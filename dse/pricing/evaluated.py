@@ -23,7 +23,7 @@ from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
 from dse.predictions.intervals import EVIDENCE, Interval, ends, interval, kind_codes, unmeasured_features, widest
 from dse.spaces.sections.parameters import keyed
 from dse.spaces.sections.training_run import UNITS, has_run
-from dse.spaces.space import Space
+from dse.spaces.space import Batch, Space
 
 #: Relative violation of a limit where the profile has no number.
 NAN_VIOLATION: Final = 1e9
@@ -146,18 +146,21 @@ def interval_columns(
     return ends(breakdown, space_interval(space, known, int(np.size(breakdown.step_time))))
 
 
+def time_intervals(space: Space, designs: Batch, times: FloatArray) -> dict[str, NDArray[Any]]:
+    """Ends of the intervals of step times [s] of designs, and their evidence: `RECORD_KEYS`, (points,) each."""
+    intervals = space_interval(space, space.known_values(designs), times.size)
+    evidence = np.array(EVIDENCE, dtype=object)[intervals.evidence]
+    return dict(zip(RECORD_KEYS, (times * intervals.low, times * intervals.high, evidence), strict=True))
+
+
 def with_intervals(space: Space, records: Sequence[Record], profile: str) -> list[Record]:
     """Records of designs with the interval of their step time, and its evidence."""
     if not records or profile != NATIVE or space.workloads:
         return [*records]
-    known = space.known_values(space.encode([record["params"] for record in records]))
-    intervals = space_interval(space, known, len(records))
     times = np.array([record["breakdown"].get("step_time_s", np.nan) for record in records])
-    columns = (times * intervals.low).tolist(), (times * intervals.high).tolist(), intervals.evidence.tolist()
-    return [
-        {**record, "step_time_low_s": low, "step_time_high_s": high, "evidence": EVIDENCE[evidence]}
-        for record, low, high, evidence in zip(records, *columns, strict=True)
-    ]
+    columns = time_intervals(space, space.encode([record["params"] for record in records]), times)
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [record | dict(zip(RECORD_KEYS, row, strict=True)) for record, row in zip(records, rows, strict=True)]
 
 
 def with_runs(space: Space, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, column_units, short_repr
 from costmodel.errors import DseError, ParameterError, shortened, suggestion
@@ -24,8 +25,7 @@ from costmodel.formats.input_files import file_bytes, scalar
 from costmodel.formats.quantity import dimension, readable, si_value
 from costmodel.rules.registry import NATIVE
 from costmodel.steps.breakdown import Breakdown, with_unit_suffix
-from dse.predictions.intervals import EVIDENCE
-from dse.pricing.evaluated import RECORD_KEYS, WINNER, Evaluation, rules_for, space_interval, with_intervals
+from dse.pricing.evaluated import RECORD_KEYS, WINNER, Evaluation, rules_for, time_intervals, with_intervals
 from dse.pricing.evaluation import design_records, evaluate, with_kernels
 from dse.pricing.workers import Jobs
 from dse.spaces.formulas.expressions import Expression
@@ -180,17 +180,13 @@ class PartOfDesigns:
             numbers |= {name: self._spread(values) for name, values in group.items() if name not in numbers}
         if self.profile != NATIVE:
             return numbers
-        legal_columns = {name: values[self.legal] for name, values in self.columns.items()}
-        ends = space_interval(space, space.known_values(legal_columns), evaluation.num_points)
-        times = np.asarray(evaluation.breakdown.time)
-        evidence = np.full(self.legal.size, None, dtype=object)
-        evidence[self.legal] = [EVIDENCE[code] for code in ends.evidence.tolist()]
-        intervals = (self._spread(times * ends.low), self._spread(times * ends.high), evidence)
-        return numbers | dict(zip(RECORD_KEYS, intervals, strict=True))
+        designs = {name: values[self.legal] for name, values in self.columns.items()}
+        intervals = time_intervals(space, designs, np.broadcast_to(evaluation.breakdown.time, evaluation.num_points))
+        return numbers | {name: self._spread(values) for name, values in intervals.items()}
 
-    def _spread(self, values: FloatArray) -> FloatArray:
-        """A column of the legal designs, over all of them."""
-        column = np.full(self.legal.size, np.nan)
+    def _spread(self, values: NDArray[Any]) -> NDArray[Any]:
+        """A column of the legal designs, over all of them: NaN, or None among words, where one is not legal."""
+        column = np.full(self.legal.size, None if values.dtype == object else np.nan)
         column[self.legal] = values
         return column
 

@@ -39,14 +39,7 @@ PLAN: Final = "dse:plan"
 Line = tuple[str, str]
 
 #: Columns of a layout in the order in which sentences name them -> the words for a value.
-LAYOUT: Final[Mapping[str, str]] = {
-    **{name: f"{name} {{}}" for name in ("nodes", "tp", "pp", "vpp", "cp", "ep", "etp", "dp")},
-    "micro_batch_size": "micro-batch {}",
-    "gradient_accumulation_steps": "{} accumulation steps",
-    "zero": "ZeRO-{}",
-    "recompute": "{} recomputation",
-    "precision": "{}",
-}
+LAYOUT: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["layout"]
 #: Last word of a quantity of the machine -> the words for a value, which may name the part.
 MACHINE: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["machine"]
 #: Values that a full layout leaves out, since they switch something off.

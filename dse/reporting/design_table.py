@@ -10,14 +10,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, Final
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.segment import Segment
+from rich.console import RenderableType
+from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
+from costmodel.formats.input_files import data_beside
 from costmodel.formats.quantity import readable, readable_count
 from costmodel.steps.breakdown import with_unit_suffix
 from costmodel.training.design import kernel_of_tile, tile_columns
@@ -90,11 +91,7 @@ def workload_lines(space: Space, record: Record) -> Sequence[str]:
 
 
 #: Evidence for the interval of a prediction -> a sentence.
-EVIDENCE_TEXTS = {
-    "measured": "based on measured runs of this kind with this framework on this chip",
-    "calibrated": "based on measured runs of this kind on this chip with other frameworks",
-    "extrapolated": "extrapolated, too few measured runs of this kind on this chip at this scale (wider)",
-}
+EVIDENCE_TEXTS: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["evidence"]
 
 #: Blanks between two columns, one of them the line that `box.SIMPLE_HEAD` leaves blank. [characters]
 GAP = 2
@@ -422,39 +419,19 @@ def drawn(columns: Sequence[Column]) -> list[RenderableType]:
             no_wrap=True,
             min_width=column.width - GAP,
         )
-    rows = list(zip(*(column.cells for column in columns), strict=True))
-    for row in rows[:ROWS_DRAWN]:
+    for row in zip(*(column.cells[:ROWS_DRAWN] for column in columns), strict=True):
         table.add_row(*row)
-    if len(rows) <= ROWS_DRAWN:
-        return [table]
-    placed = [str.ljust if column.left else str.rjust for column in columns]
-    widths = [column.width - GAP for column in columns]
-    return [
-        table,
-        Lines(
-            [
-                (" " * GAP).join(map(lambda put, cell, width: put(cell, width), placed, row, widths))
-                for row in rows[ROWS_DRAWN:]
-            ]
-        ),
-    ]
+    rest = []
+    for column in columns:
+        aligned = f"{'<' if column.left else '>'}{column.width - GAP}"
+        rest.append([format(cell, aligned) for cell in column.cells[ROWS_DRAWN:]])
+    lines = [Segment((" " * GAP).join(row)) for row in zip(*rest, strict=True)]
+    return [table, Segments(lines, new_lines=True)] if lines else [table]
 
 
 def rest_text(rows: int, shown: int, more: str) -> str:
     """The line below the first rows of a table: how to see the others."""
     return f"The first {shown} of {rows:,}; {more}."
-
-
-@dataclass(frozen=True)
-class Lines:
-    """Lines that are printed as they are."""
-
-    lines: Sequence[str]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for line in self.lines:
-            yield Segment(line[: options.max_width])
-            yield Segment.line()
 
 
 def ruled_table(*headings: str, texts: int = 1) -> Table:

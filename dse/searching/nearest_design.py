@@ -75,8 +75,8 @@ def distances(space: Space, named: Mapping[str, Any], designs: Batch) -> tuple[F
         moved = ~np.isclose(designs[name], code, rtol=1e-12, atol=0)
         changes += moved
         if options is None:
-            span = (parameter.high or 0.0) - (parameter.low or 0.0)
-            steps += np.abs(designs[name] - code) / span
+            low, high = parameter.ends
+            steps += np.abs(designs[name] - code) / (high - low)
         elif parameter.words or parameter.boolean:
             steps += moved
         else:

@@ -209,7 +209,7 @@ class _Reader:
         options = parameter.options
         if options is None and is_count(name) and not parameter.integer:
             raise ValueError("expected whole numbers: add kind: integer")
-        for value in [parameter.low or 0.0, parameter.high or 0.0] if options is None else options.tolist():
+        for value in parameter.ends if options is None else options.tolist():
             if wrong := impossible(name, value, self.names.ranges):
                 raise ValueError(wrong)
         return parameter

@@ -75,7 +75,7 @@ class Lattice:
     def _bounds(self) -> FloatArray:
         """(2, parameters) Least and largest places, or values of ranges."""
         bounds = [
-            (0.0, size - 1.0) if size else tuple(_coordinate(p, np.array([p.low or 0.0, p.high or 0.0])))
+            (0.0, size - 1.0) if size else tuple(_coordinate(p, np.array(p.ends)))
             for p, size in zip(self.parameters, self.sizes, strict=True)
         ]
         return np.array(bounds).T

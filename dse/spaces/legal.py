@@ -357,7 +357,7 @@ class LegalDesigns:
     def _drawn_ranges(self, n: int, rng: np.random.Generator) -> Batch:
         columns: Batch = {}
         for p in self._ranged:
-            low, high = p.low or 0.0, p.high or 0.0
+            low, high = p.ends
             share = rng.random(n)
             drawn = low * (high / low) ** share if p.log else low + share * (high - low)
             columns[p.name] = np.array([within(p, value) for value in drawn.tolist()])
@@ -378,8 +378,8 @@ class LegalDesigns:
         """`params` with the values of ranges moved by some hundredths of their span. It may break rules."""
         shifted = dict(params)
         for p in self._ranged:
-            span = (p.high or 0.0) - (p.low or 0.0)
-            shifted[p.name] = p.value(within(p, p.code(params[p.name]) + 0.05 * span * rng.standard_normal()))
+            low, high = p.ends
+            shifted[p.name] = p.value(within(p, p.code(params[p.name]) + 0.05 * (high - low) * rng.standard_normal()))
         return shifted
 
 
@@ -398,7 +398,7 @@ def _place(parameter: Parameter, value: Value) -> int:
 
 def within(parameter: Parameter, value: float) -> float:
     """The value of a range nearest to a number."""
-    low, high = parameter.low or 0.0, parameter.high or 0.0
+    low, high = parameter.ends
     if parameter.step:
         value = low + parameter.step * round((value - low) / parameter.step)
     return min(max(value, low), high)
@@ -454,7 +454,7 @@ def simplest(space: Definition, parameter: Parameter) -> float:
     if parameter.name in quantities:
         return float(quantities[parameter.name])
     options = parameter.options
-    return parameter.low or 0.0 if options is None else float(options[0])
+    return parameter.ends[0] if options is None else float(options[0])
 
 
 def _simplest(component: Component, named: Batch, rows: int, space: Definition) -> Batch:

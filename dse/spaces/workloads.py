@@ -13,8 +13,8 @@ for each workload. The outer parameters are a space of machines.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Final, Generic
+from dataclasses import fields
+from typing import Any, Final
 
 from costmodel.formats.input_files import Section
 from costmodel.rules.registry import all_columns
@@ -38,20 +38,28 @@ ALONE: Final = {
 Reader = Callable[[Section, str], AnySpace]
 
 
-@dataclass(frozen=True)
-class Several(Generic[AnySpace]):
-    """Parts of a space of several workloads."""
-
-    frame: AnySpace  #: as if the first workload were the only one
-    workloads: tuple[SpaceWorkload[AnySpace], ...]
-    data: dict[str, Any]  #: the file's content, with the models and the system in it
-
-
-def read(section: Section, name: str, read_space: Reader[AnySpace]) -> Several[AnySpace]:
-    """The workloads of a space.
+def machine_fields(section: Section, name: str, read_space: Reader[AnySpace]) -> dict[str, Any]:
+    """Fields of the space of the machines on which several workloads run: nothing of their layouts.
 
     Raises `DseError` with one line for each mistake.
     """
+    frame, workloads, data = _read_all(section, name, read_space)
+    layouts = {parameter.name for parameter in frame.parameters if parameter.exact}
+    changes = {
+        "name": data.get("name", name),
+        "data": data,
+        "parameters": tuple(p for p in frame.parameters if not p.exact),
+        "derived": tuple(d for d in frame.derived if not d.parameters & layouts),
+        "rules": tuple(rule for rule in frame.rules if not rule.parameters & layouts),
+        "workloads": workloads,
+    }
+    return {f.name: changes.get(f.name, getattr(frame, f.name)) for f in fields(Definition)}
+
+
+def _read_all(
+    section: Section, name: str, read_space: Reader[AnySpace]
+) -> tuple[AnySpace, tuple[SpaceWorkload[AnySpace], ...], dict[str, Any]]:
+    """The space as if its first workload were the only one, its workloads, and its content as `_data` writes it."""
     parts = section.section(KEY).sections("workload, such as dense: {model: llama3_70b}")
     for key, why in ALONE.items():
         if key in section:
@@ -73,23 +81,7 @@ def read(section: Section, name: str, read_space: Reader[AnySpace]) -> Several[A
     spaces = {key: _read(section, chosen, part, f"{name}.{key}", read_space) for key, part in parts.items()}
     _check(section, frame, spaces)
     workloads = tuple(SpaceWorkload(key, weights[key], space) for key, space in spaces.items())
-    return Several(frame, workloads, _data(section, common, frame, workloads))
-
-
-def machine_fields(section: Section, name: str, read_space: Reader[AnySpace]) -> dict[str, Any]:
-    """Fields of the space of the machines on which several workloads run: nothing of their layouts."""
-    several = read(section, name, read_space)
-    frame = several.frame
-    layouts = {parameter.name for parameter in frame.parameters if parameter.exact}
-    changes = {
-        "name": several.data.get("name", name),
-        "data": several.data,
-        "parameters": tuple(p for p in frame.parameters if not p.exact),
-        "derived": tuple(d for d in frame.derived if not d.parameters & layouts),
-        "rules": tuple(rule for rule in frame.rules if not rule.parameters & layouts),
-        "workloads": several.workloads,
-    }
-    return {f.name: changes.get(f.name, getattr(frame, f.name)) for f in fields(Definition)}
+    return frame, workloads, _data(section, common, frame, workloads)
 
 
 def _with_exact_layouts(section: Section) -> dict[str, Any]:

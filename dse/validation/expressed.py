@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from costmodel import DesignPoints, DseError, ModelShape, System, load_model, lo
 from costmodel.columns import concatenated
 from costmodel.formats.framework_file import Framework
 from costmodel.training.design_table import Domain
+from dse.validation.table import WORDS
 
 Value = float | str
 
@@ -26,19 +27,9 @@ class NotExpressed(DseError):
 
 
 #: Columns of a design that a run may need, and their meaning where a design has no such column.
-ABSENT: Mapping[str, frozenset[Value]] = {
-    "precision": frozenset({"bf16"}),
-    "schedule": frozenset({"1f1b"}),
-    "shard_replicas": frozenset({1}),
-    "capacity_factor": frozenset({0}),
-    "rank_order": frozenset({"tp_cp_ep_dp_pp"}),
-    "optimizer": frozenset({"adam"}),
-    "moments": frozenset({"fp32"}),
-    "gradient_reduction": frozenset({"fp32"}),
-    "overlap_param_gather": frozenset({0, 1}),  # one switch, `overlap_grad_reduce`, hides both
-}
+ABSENT: Final[Mapping[str, Sequence[Value]]] = WORDS["absent"]
 #: Switches that are off, and counts that are 0, where a design has no such column.
-NOTHING: frozenset[Value] = frozenset({0})
+NOTHING: Final[Sequence[Value]] = (0,)
 
 
 def shipped_model(name: str, differing: Mapping[str, Any]) -> ModelShape:

@@ -35,7 +35,7 @@ BUDGETS = [
     ("costmodel dse", "", 68_119),
     ("costmodel dse", "dse.adapters", 46_831),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_779),
-    ("dse.searching dse.storage", "", 6_929),
+    ("dse.searching dse.storage", "", 6_923),
     ("dse.adapters", "", 21_288),
     ("dse.adapters.xla", "", 6_500),
     ("dse.adapters.dfmodel", "", 4_010),

@@ -18,9 +18,9 @@ from costmodel.formats.quantity import readable
 from costmodel.rules.registry import NATIVE
 from dse.api.study import Study
 from dse.cli.options import changed_space, positive
-from dse.cli.output import ENDINGS, checked_place, form_of, write_content, write_report, write_result
+from dse.cli.output import ENDINGS, checked_place, form_of, write_answer, write_content, write_result
 from dse.cli.terminal import say
-from dse.output import Report, exact_record, json_text, show, table_pieces
+from dse.output import Report, exact_record, table_pieces
 from dse.pricing.evaluated import rules_for
 from dse.pricing.workers import Workers
 from dse.reporting.study_report import bound_text, certificate_text, exact_report
@@ -138,10 +138,7 @@ def run_bound(args: argparse.Namespace) -> int:
         evaluations=args.evaluations or EVALUATIONS,
         progress=lambda evaluated, boxes: update(Headway(evaluated, None, None, boxes)),
     )
-    if args.format == "json":
-        print(json_text({"bound": asdict(bound)}))
-    else:
-        show(sys.stdout, lambda width: [bound_text(bound, study.space)])
+    write_answer(args.format, {"bound": asdict(bound)}, lambda width: [bound_text(bound, study.space)])
     return 0
 
 
@@ -203,13 +200,11 @@ def headway_text(headway: Headway, seconds: float) -> str:
 
 def write(exact: ExactFront, certified: Certificate | None, form: str, output: Path | None) -> None:
     """The front and the certificate in one of the forms."""
-    if form == "table":
-        write_report(lambda width: report(exact, certified, width), output)
+    if form not in ("table", "json"):
+        write_content(table_pieces([exact.to_frame()], form), form, output)
         return
     more = {"certificate": asdict(certified)} if certified else {}
-    text = json_text(exact_record(exact) | more) + "\n" if form == "json" else ""
-    content = [text.encode()] if text else table_pieces([exact.to_frame()], form)
-    write_content(content, form, output)
+    write_answer(form, exact_record(exact) | more, lambda width: report(exact, certified, width), output)
 
 
 def report(exact: ExactFront, certified: Certificate | None, width: int) -> Report:

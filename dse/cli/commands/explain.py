@@ -27,7 +27,7 @@ from dse.cli.terminal import say
 from dse.explaining import explanation as explaining
 from dse.explaining.explanation import Difference, Explanation, csv_text
 from dse.explaining.neighbours import Neighbour, neighbourhoods, sensitivity
-from dse.output import design_text, json_text
+from dse.output import design_text
 from dse.reporting.answers import wrapped
 from dse.reporting.designs.changes_report import (
     difference_report,
@@ -67,17 +67,16 @@ def run(args: argparse.Namespace) -> int:
 def sensitivities(args: argparse.Namespace, form: str) -> int:
     """Print how the step time changes with each parameter and each constant of the system."""
     result = sensitivity(named_design(args))
-    if form == "table":
-        write_report(lambda width: sensitivity_report(result, width, everything=args.all), args.output)
-        return 0
     if form in PICTURES.values():
         from dse.reporting.pictures.design_figures import tornado
         from dse.reporting.pictures.style import picture
 
-        content = picture(tornado(result), form)
+        write_content([picture(tornado(result), form)], form, args.output)
+    elif form == "csv":
+        write_content([csv_text(result.records()).encode()], form, args.output)
     else:
-        content = (csv_text(result.records()) if form == "csv" else json_text(result.to_json()) + "\n").encode()
-    write_content([content], form, args.output)
+        report = partial(sensitivity_report, result, everything=args.all)
+        write_answer(form, result.to_json(), report, args.output)
     return 0
 
 

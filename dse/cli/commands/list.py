@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
@@ -13,9 +14,8 @@ from costmodel.errors import DseError
 from costmodel.formats import shipped
 from costmodel.formats.input_files import data_beside
 from dse.api.designs import names_with
-from dse.cli.output import form_of, write_content, write_json, write_report
+from dse.cli.output import form_of, write_answer, write_content, write_json
 from dse.cli.terminal import say
-from dse.output import json_text
 from dse.reporting import catalogue
 from dse.reporting.study_report import listing
 from dse.spaces.listed_names import ListedName
@@ -53,12 +53,10 @@ def run(args: argparse.Namespace) -> int:
         if not rows:
             write_content([catalogue.text_of(args.name, args.kind).encode()], "yaml", args.output)
             return 0
-    if form == "json":
-        write_json({args.kind: rows}, args.output)
-    elif form == "csv":
-        write_content([str(pd.DataFrame(rows).to_csv(index=False)).encode()], form, args.output)
+    if form == "csv":
+        write_csv(pd.DataFrame(rows), args.output)
     else:
-        write_report(lambda width: listing(rows, width), args.output)
+        write_answer(form, {args.kind: rows}, lambda width: listing(rows, width), args.output)
     return 0
 
 
@@ -68,21 +66,21 @@ def columns(args: argparse.Namespace) -> int:
         raise DseError("dse list columns: name a space, such as `dse list columns gpt3_175b_1024_a100`")
     form, space = form_of(args.format, args.output, ENDINGS), Space.load(args.name)
     listed = names_with(space, args.text)
-    write_content([written(space.name, listed, form).encode()], form, args.output)
+    if form == "csv":
+        write_csv(pd.DataFrame(listed, columns=[field.name for field in fields(ListedName)]), args.output)
+    elif form == "json":
+        write_json({"space": space.name, "columns": [asdict(entry) for entry in listed]}, args.output)
+    else:
+        write_content([table(listed).encode()], form, args.output)
     if listed:
         return 0
     say(f"no name of space {space.name} contains {args.text!r}, nor does a meaning")
     return 1
 
 
-def written(space: str, entries: list[ListedName], form: str) -> str:
-    """The names as a table, CSV or JSON."""
-    if form == "json":
-        return json_text({"space": space, "columns": [asdict(entry) for entry in entries]}) + "\n"
-    if form == "csv":
-        columns = ["group", "name", "unit", "value", "meaning"]
-        return str(pd.DataFrame([asdict(entry) for entry in entries], columns=columns).to_csv(index=False))
-    return table(entries)
+def write_csv(rows: pd.DataFrame, output: Path | None) -> None:
+    """A table as CSV, to the file or to stdout."""
+    write_content([str(rows.to_csv(index=False)).encode()], "csv", output)
 
 
 def table(entries: list[ListedName]) -> str:

@@ -18,9 +18,10 @@ from costmodel.errors import DseError
 from costmodel.formats.system_file import load_system
 from dse.api.searching import PlannedStudy, compare_plans, plan, prices_of
 from dse.cli.options import name_list, number, pin, positive
+from dse.cli.output import write_answer, write_json, write_report
 from dse.cli.progress import progress_of
 from dse.cli.terminal import say
-from dse.output import json_text, show, study_record
+from dse.output import study_record
 from dse.pricing.workers import Workers
 from dse.registry import launch_forms
 from dse.reporting.answers import study_words
@@ -161,10 +162,8 @@ def side_by_side(args: argparse.Namespace, workload: dict[str, Any]) -> int:
         except NothingFits as error:
             plans[system, gpus] = error
     table = compare_plans(plans, gpu_hour_price=args.gpu_hour_price)
-    if args.format == "json":
-        print(json_text({"model": args.model, "tokens": args.tokens, "rows": [row.to_json() for row in table.rows]}))
-    else:
-        show(sys.stdout, lambda width: side_by_side_report(table, width))
+    record = {"model": args.model, "tokens": args.tokens, "rows": [row.to_json() for row in table.rows]}
+    write_answer(args.format, record, lambda width: side_by_side_report(table, width))
     return 0 if table.fastest else 1
 
 
@@ -176,13 +175,13 @@ def write(args: argparse.Namespace, answer: PlannedStudy) -> None:
         faster = asdict(answer.faster) if answer.faster else None
         more = {"exact": legal is not None, **counted, "any_software": faster,
                 "assumed": [text.flags for text in answer.assumed]}  # fmt: skip
-        print(json_text(study_record(study) | more | {"space_file": str(args.save) if args.save else None}))
+        write_json(study_record(study) | more | {"space_file": str(args.save) if args.save else None}, None)
         return
     notes = [str(answer.faster)] if answer.faster else []
     [row] = compare_plans({(args.system[0], args.gpus[0]): answer}, gpu_hour_price=args.gpu_hour_price).rows
     rent = [("Rent", rent_text(row))] if args.gpu_hour_price and not args.tokens else []
     commands = next_commands(args, answer, notes)
-    show(sys.stdout, lambda width: plan_report(study, str(answer), notes, commands, width, rent))
+    write_report(lambda width: plan_report(study, str(answer), notes, commands, width, rent), None)
 
 
 def next_commands(args: argparse.Namespace, answer: PlannedStudy, notes: list[str]) -> list[str]:

@@ -13,9 +13,10 @@ from costmodel.errors import DseError
 from dse.api.searching import opened_study
 from dse.api.study import Study
 from dse.cli.options import changed_space
+from dse.cli.output import write_json, write_report
 from dse.cli.progress import progress_of
 from dse.cli.terminal import say
-from dse.output import json_text, show, study_record, writable_directory, write_study
+from dse.output import Report, study_record, writable_directory, write_study
 from dse.pricing.workers import Workers
 from dse.reporting.answers import study_words
 from dse.reporting.studies.nothing_feasible import nothing_feasible
@@ -96,10 +97,8 @@ def report(study: Study, args: argparse.Namespace) -> None:
     around = None if certified else surroundings(study)
     if args.format == "json":
         known = {"certificate": asdict(certified)} if certified else {"surroundings": around and asdict(around)}
-        print(json_text(study_record(study) | known))
+        write_json(study_record(study) | known, None)
         return
-    show(sys.stdout, lambda width: study_report(study, width, storage=args.storage))
-    if certified:
-        show(sys.stdout, lambda width: ["", certificate_text(study.space, certified)])
-    elif around:
-        show(sys.stdout, lambda width: ["", surroundings_text(around)])
+    below: Report = ["", certificate_text(study.space, certified)] if certified else []
+    below += ["", surroundings_text(around)] if around else []
+    write_report(lambda width: [*study_report(study, width, storage=args.storage), *below], None)

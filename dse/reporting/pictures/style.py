@@ -17,36 +17,20 @@ import altair as alt
 import pandas as pd
 
 from costmodel.columns import FloatArray
+from costmodel.formats.input_files import data_beside
 from dse.output import part_name
 
 #: Colours of the front and of designs that it dominates, readable on light and on dark paper.
 FRONT, DOMINATED = "#2f7de1", "#7f8896"
 
-#: Part of a step or of memory -> its colour in every picture; pages have the same hues in `assets/style.css`.
-PART_COLOURS: Final[Mapping[str, str]] = {
-    "forward": "#4f8fe8", "backward": "#2f6fd6", "recompute": "#8f66d1", "tp communication": "#dd5a22",
-    "cp communication": "#96751f", "ep communication": "#d6408a", "pp communication": "#b87413",
-    "dp communication": "#b5473c", "offload": "#ad5fa8", "bubble": "#7d8796", "optimizer": "#2f8a92",
-    "host": "#6a7484", "weights": "#2e8a5c", "gradients": "#6a951f", "activations": "#1794ae",
-    "buffers": "#94824a", "reserved": "#8f768f",
-}  # fmt: skip
-#: Colours of other parts and of series, in their order.
-COLOURS: Final = (
-    *("#2f7de1", "#35a29f", "#c9772c", "#8e6bbf", "#d1495b", "#6a951f", "#6a7484", "#b8860b"),
-    *("#4f8fe8", "#ad5fa8"),
-)
+#: Colours of parts by name, and of other parts and series in their order; ink, dim ink, lines and paper of the schemes.
+PART_COLOURS, COLOURS, SCHEMES = data_beside(__file__, "colours.yaml").values()
 
 #: Shapes of series, taken in turn.
 SHAPES: Final = ("circle", "square", "triangle-up", "diamond", "cross")
 
 #: Forms of a picture's file.
 FORMS: Final = ("svg", "png", "pdf")
-
-#: Ink, dim ink, lines and paper of the two schemes.
-SCHEMES: Final[Mapping[str, tuple[str, str, str, str]]] = {
-    "light": ("#1c2330", "#5d6675", "#d9dee6", "#ffffff"),
-    "dark": ("#e4e8ee", "#98a2b1", "#333b48", "#14181f"),
-}
 
 #: Size of a picture, and height of one bar with the room around it. [pixels]
 WIDTH, HEIGHT, BAR_HEIGHT = 560, 340, 46

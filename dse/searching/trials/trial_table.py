@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 from functools import cached_property
 from itertools import chain
 from operator import itemgetter
@@ -24,15 +24,14 @@ from optuna.trial import FrozenTrial
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.rules.registry import NATIVE
 from dse.fronts import as_costs, non_dominated, thinned
-from dse.predictions.intervals import EVIDENCE
-from dse.pricing.evaluated import RECORD_KEYS, WINNER, Evaluation, rules_for, space_interval, with_intervals, with_runs
+from dse.pricing.evaluated import RECORD_KEYS, WINNER, Evaluation, rules_for, time_intervals, with_intervals, with_runs
 from dse.pricing.evaluation import evaluate, kernel_choices, layouts_of, prefixed_columns
 from dse.searching.samplers.exact_search import WINNERS, winner_values
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.searching.trials.measured_runs import told_runs, with_measured
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store, StoredStudy
-from dse.storage.trial_columns import TrialColumns, decoded_texts
+from dse.storage.trial_columns import TrialColumns, TrialDetails, decoded_texts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -166,14 +165,11 @@ _ENCODER: Final = json.JSONEncoder(separators=(_MEMBER, ": "), allow_nan=False)
 
 
 @dataclass(frozen=True)
-class DecodedDetails:
-    """Attributes of some trials besides their values, one list each in the same order."""
+class DecodedDetails(TrialDetails):
+    """Attributes of some trials besides their values, and their decoded texts."""
 
-    params: Mapping[str, list[Any]]  #: parameter -> values
     tables: Mapping[str, list[dict[str, float]]]  #: user attribute -> names and numbers
     designs_priced: list[int | None]
-    texts: Mapping[str, list[str]]  #: user attribute -> JSON texts, "" where a trial has none
-    completed: list[datetime | None]  #: when each was finished, in UTC
 
 
 @dataclass(frozen=True)
@@ -208,7 +204,7 @@ class Details:
             with store.reading(self.stored.study_id, "trial_user_attributes"):
                 tables = {name: decoded_tables(stored.attributes[name]) for name in (DERIVED, MARGINS, BREAKDOWN)}
                 counts = [int(text) if text else None for text in stored.attributes[DESIGNS_PRICED]]
-        return DecodedDetails(params, tables, counts, stored.attributes, stored.completed)
+        return DecodedDetails(params, stored.attributes, stored.completed, tables, counts)
 
 
 @dataclass(frozen=True)
@@ -244,7 +240,7 @@ class StoredTrials:
         ):
             data |= {name: column for name, column in group.items() if name not in data}
         times = breakdown.get("step_time_s", np.full(len(self.values), np.nan))
-        data |= dict(zip(RECORD_KEYS, self.intervals(times), strict=False))
+        data |= self.intervals(times)
         if self.source.evaluated:
             counts = details.designs_priced
             data[DESIGNS_PRICED] = counts if None not in counts else pd.array(counts, dtype="Int64")
@@ -256,18 +252,16 @@ class StoredTrials:
         """Columns of an attribute that maps names to numbers; NaN where a trial has none."""
         return number_columns(self.details.tables[attribute], keys)
 
-    def intervals(self, times: FloatArray) -> tuple[list[float], list[float], list[str]] | tuple[()]:
+    def intervals(self, times: FloatArray) -> dict[str, list[Any]]:
         """Ends of the interval of each step time [s], and its evidence; empty for other profiles."""
         if self.profile != NATIVE or not len(times):
-            return ()
+            return {}
         codes = {}
         for parameter in self.space.parameters:
             options = self.details.params[parameter.name]
             known = {value: parameter.code(value) for value in set(options)}
             codes[parameter.name] = np.array([known[value] for value in options])
-        interval = space_interval(self.space, self.space.known_values(codes), len(times))
-        evidence = [EVIDENCE[code] for code in interval.evidence.tolist()]
-        return (times * interval.low).tolist(), (times * interval.high).tolist(), evidence
+        return {name: column.tolist() for name, column in time_intervals(self.space, codes, times).items()}
 
     def json_texts(self) -> Iterator[str]:
         """Each trial as JSON, indented as in an object of the study."""
@@ -275,7 +269,7 @@ class StoredTrials:
         keys = [objective.key for objective in self.space.objectives]
         times = np.array([row.get("step_time_s", math.nan) for row in details.tables[BREAKDOWN]])
         counts = details.designs_priced
-        ends = zip(*self.intervals(times), strict=True) if self.profile == NATIVE else iter(())
+        ends = zip(*self.intervals(times).values(), strict=True)
         names = [*details.params]
         designs = zip(*(details.params[name] for name in names), strict=True)
         for row, design in enumerate(designs):
@@ -284,8 +278,8 @@ class StoredTrials:
                 "trial": str(self.columns.numbers[row]),
                 "params": _group(_ENCODER.encode(dict(zip(names, design, strict=True)))),
                 "values": _group(_ENCODER.encode(dict(zip(keys, values, strict=True)))),
-                "margins": _stored(details.texts[MARGINS][row]),
-                "breakdown": _stored(details.texts[BREAKDOWN][row]),
+                "margins": _stored(details.attributes[MARGINS][row]),
+                "breakdown": _stored(details.attributes[BREAKDOWN][row]),
             }
             if counts[row] is not None:
                 members[DESIGNS_PRICED] = str(counts[row])

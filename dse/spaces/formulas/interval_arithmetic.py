@@ -176,13 +176,7 @@ def _only_points(operator: ast.operator) -> Callable[[Interval, Interval], Inter
     if isinstance(operator, ast.BitAnd | ast.BitOr):
         function = np.minimum if isinstance(operator, ast.BitAnd) else np.maximum
         return lambda a, b: _joined([_truth(a), _truth(b)], function)
-
-    def remainder(a: Interval, b: Interval) -> Interval:
-        exact = (a[0] == a[1]) & (b[0] == b[1])
-        value = np.mod(a[0], b[0])
-        return np.where(exact, value, -np.inf), np.where(exact, value, np.inf)
-
-    return remainder
+    return lambda a, b: _of_points(np.mod, [a, b])
 
 
 def _less(a: Interval, b: Interval, compare: Any) -> Interval:

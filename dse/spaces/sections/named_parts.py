@@ -90,15 +90,9 @@ def with_model(section: Section, name: str, base: Path) -> tuple[Section, Worklo
         else:
             section = _with_program(section, base)
     part, model_name = _named(section, "model", "models", name, base)
-    schema = part.data.get("schema")
-    read = (
-        None
-        if schema in SCHEMAS
-        else next(
-            (load(program_source.read) for program_source in program_sources() if program_source.schema == schema), None
-        )
-    )
-    model = (read or read_model)(part, model_name)
+    schema, readers = str(part.data.get("schema")), {source.schema: source.read for source in program_sources()}
+    read = load(readers[schema]) if schema in readers and schema not in SCHEMAS else read_model
+    model = read(part, model_name)
     section.source.finish()
     try:
         return section, Workload.of(model, work), part.data
@@ -111,20 +105,14 @@ def with_model(section: Section, name: str, base: Path) -> tuple[Section, Worklo
 def _with_program(section: Section, base: Path) -> Section:
     """A space with the program that `workload` names written out as its model."""
     source = section.section("workload")
-    key, data_of = next(
-        (
-            (program_source.key, program_source.data)
-            for program_source in program_sources()
-            if program_source.key in source
-        ),
-        ("kind", ""),
-    )
+    data_of = {program.key: program.data for program in program_sources()}
+    key = next((key for key in data_of if key in source), "kind")
     path = source.text(key)
     if "model" in section:
         section.mistake("workload", "a space has a model or a workload, not both")
     section.source.finish()
     try:
-        written = load(data_of)(base / path)
+        written = load(data_of[key])(base / path)
     except DseError as error:
         source.mistake(key, str(error))
         section.source.finish()

@@ -150,18 +150,22 @@ class Parameter:
         is_switch = all_columns().get(self.name, Domain()).switch
         return is_switch or bool(self.choices and isinstance(self.choices[0], bool))
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Least and greatest value of a range. [unit]"""
+        return self.low or 0.0, self.high or 0.0
+
     @cached_property
     def options(self) -> FloatArray | None:
         """Every value as the column holds it, in order; None for a range that is not stepped. [unit]"""
         if self.choices is not None:
             return np.array([self.code(choice) for choice in self.choices])
-        assert self.low is not None
-        assert self.high is not None
-        if self.step is None or (self.high - self.low) / self.step >= MOST_OPTIONS:
+        low, high = self.ends
+        if self.step is None or (high - low) / self.step >= MOST_OPTIONS:
             return None
         # In decimals, as written: 0.05 + 6 * 0.05 is 0.35, not the next number beyond the end of the range.
-        low, high, step = (Fraction(str(value)) for value in (self.low, self.high, self.step))
-        return np.array([float(low + step_number * step) for step_number in range((high - low) // step + 1)])
+        first, last, step = (Fraction(str(value)) for value in (low, high, self.step))
+        return np.array([float(first + step_number * step) for step_number in range((last - first) // step + 1)])
 
     @cached_property
     def places(self) -> dict[Value, int]:
@@ -193,10 +197,8 @@ class Parameter:
         '1, 2, 4'
         """
         if self.choices is None:
-            assert self.low is not None
-            assert self.high is not None
             step = f" in steps of {readable(self.step, self.unit)}" if self.step else ""
-            return f"{readable(self.low, self.unit)} to {readable(self.high, self.unit)}{step}"
+            return " to ".join(readable(end, self.unit) for end in self.ends) + step
         shown = [self.shown(choice) for choice in self.choices]
         return ", ".join(shown if len(shown) <= 12 else [*shown[:10], "...", shown[-1]])
 
@@ -233,7 +235,8 @@ class Parameter:
             if near.size == 0:
                 raise DseError(f"{self.name}={self.shown(value)}: not an option; {can_be}")
             return self.value(float(options[near[0]]))
-        if not (self.low or 0.0) <= code <= (self.high or 0.0) or (self.integer and not code.is_integer()):
+        low, high = self.ends
+        if not low <= code <= high or (self.integer and not code.is_integer()):
             raise DseError(f"{self.name}={self.shown(value)}: out of range; {can_be}")
         return self.value(code)
 
@@ -243,11 +246,10 @@ class Parameter:
 
         if self.choices is not None:
             return CategoricalDistribution(self.choices)
-        assert self.low is not None
-        assert self.high is not None
+        low, high = self.ends
         if self.integer:
-            return IntDistribution(int(self.low), int(self.high), log=self.log, step=int(self.step or 1))
-        return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
+            return IntDistribution(int(low), int(high), log=self.log, step=int(self.step or 1))
+        return FloatDistribution(low, high, log=self.log, step=self.step)
 
 
 def decoded(parameters: Sequence[Parameter], columns: Mapping[str, FloatArray]) -> list[dict[str, Value]]:

@@ -11,7 +11,6 @@ Entries that the section omits have a default, and each default a source.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -24,39 +23,17 @@ from dse.spaces.formulas.expressions import Expression
 KEY: Final = "run"
 
 
-@dataclass(frozen=True, slots=True)
-class Default:
-    """Defaults of a run for keys that its section leaves out."""
-
-    unit: str
-    written: str  #: value, or formula where `kind` is "derived"
-    kind: str  #: measured, assumed or derived
-    source: str
-
-
 DATA: Final[dict[str, Any]] = data_beside(__file__)
-#: Entry of the section -> its default.
-DEFAULTS: Final[Mapping[str, Default]] = {
-    name: Default(entry["unit"], entry["value"], entry["kind"], entry["source"])
-    for name, entry in DATA["defaults"].items()
-}
+#: Entry of the section -> its default: unit, value or formula, kind ("measured", "assumed" or "derived"), and source.
+DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = DATA["defaults"]
 #: Entry of a run whose steps take their expected times in place of the predicted ones.
 BY_EXPECTED: Final = "expected"
 #: Entry without a default: machines are rented at this price, or else bought.
 RENTAL: Final = "gpu_hour_price"
 RENTAL_UNIT: Final = "$/s"
 
-#: Columns of a run -> how each follows; `run_cost` is by one of the two below.
-FORMULAS: Final[Mapping[str, str]] = DATA["formulas"]
-OWNED: Final = "system_price * run_time / amortization_time + run_energy * electricity_price"
-RENTED: Final = "world_size * run_time * gpu_hour_price"
-BY_BATCH: Final = "ceil(tokens / (global_batch_size * seq_len))"
 #: Columns of a run in the order in which reports have them, and their units.
-UNITS: Final[Mapping[str, str]] = {
-    "run_steps": "-", "run_time": "s", "gpu_hours": "-", "run_cost": "$", "run_energy": "J",
-    "run_emissions": "kg", "goodput": "-", "failures": "-", "checkpoint_interval": "s",
-    "checkpoint_time": "s", "checkpoint_size": "B", "downtime": "s",
-}  # fmt: skip
+UNITS: Final[Mapping[str, str]] = DATA["units"]
 
 
 def written_out(section: Section, dimensions: Collection[str]) -> Section:
@@ -69,16 +46,16 @@ def written_out(section: Section, dimensions: Collection[str]) -> Section:
     run = section.section(KEY)
     run.only(("tokens", BY_EXPECTED, RENTAL, *DEFAULTS), "entry")
     tokens = run.value("tokens", count_value, 1.0)
-    units = {RENTAL: RENTAL_UNIT, **{name: default.unit for name, default in DEFAULTS.items()}}
+    units = {RENTAL: RENTAL_UNIT, **{name: default["unit"] for name, default in DEFAULTS.items()}}
     stated = {name: run.value(name, partial(_positive, unit), 1.0) for name, unit in units.items() if name in run}
     taken = {name for key in ("given", "parameters", "derived") for name in section.mapping(key)}
-    formulas = {**FORMULAS, "run_cost": RENTED if RENTAL in stated else OWNED}
+    formulas = {**DATA["formulas"], **DATA["rented" if RENTAL in stated else "owned"]}
     if "global_batch_size" in taken and "seq_len" in dimensions:
-        formulas["run_steps"] = BY_BATCH
+        formulas |= DATA["by_batch"]
     given: dict[str, Any] = {name: exact(value, units[name]) for name, value in stated.items()}
     defaults = {name: default for name, default in DEFAULTS.items() if name not in {*given, *taken}}
-    formulas |= {name: default.written for name, default in defaults.items() if default.kind == "derived"}
-    given |= {name: default.written for name, default in defaults.items() if default.kind != "derived"}
+    formulas |= {name: default["value"] for name, default in defaults.items() if default["kind"] == "derived"}
+    given |= {name: default["value"] for name, default in defaults.items() if default["kind"] != "derived"}
     names = EXPECTED if run.switch(BY_EXPECTED, default=False) else {}
     formulas = _needed({name: with_names(text, names) for name, text in formulas.items() if name not in taken})
     read = {name for text in formulas.values() for name in Expression.parse(text).names}

@@ -6,14 +6,14 @@ import pytest
 
 from costmodel.formats import shipped
 from dse import Space
-from dse.cli import COMMANDS, EARLIER, current_command, main, parsed
+from dse.cli import COMMANDS, current_command, main, parsed
 from tests.support.cases import by_table
 from tests.support.commands import json_of, stderr_of, stdout_of
 
 SPACE = "gpt3_175b_1024_a100"
 
 
-@pytest.mark.parametrize("earlier", EARLIER)
+@pytest.mark.parametrize("earlier", shipped.spellings("earlier"))
 def test_an_earlier_command_is_a_present_one(earlier):
     assert current_command([earlier, "x"])[0] in COMMANDS
 

@@ -79,7 +79,7 @@ def test_failures_are_those_that_llama_3_saw():
 
 def test_emissions_of_a_kilowatt_hour_are_near_those_of_llama_3():
     """The model card of Llama 3.1 405B: 30.84M GPU hours at 700 W, 8,930 t of CO2 by location."""
-    grams = float(DEFAULTS["grid_intensity"].written.split()[0])
+    grams = float(DEFAULTS["grid_intensity"]["value"].split()[0])
     assert grams == pytest.approx(8930e6 / (30.84e6 * 0.7), rel=0.05)
 
 
