@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial
 
 from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.framework_file import is_built_in, load_framework
+from costmodel.formats.quantity import si_value
 from costmodel.rules.registry import NATIVE
 from costmodel.rules.rules import TRAINING
 from costmodel.training.design import DesignPoints
@@ -91,12 +92,13 @@ def design_launches(
 
 def own_machine(space: Space) -> tuple[str, ...]:
     """A note where a space changes quantities of the machine or the software, which no launch file has."""
-    quantities, said = space.system.quantities(), dict[str, Any]()
+    quantities, units, said = space.system.quantities(), space.system.units(), dict[str, Any]()
     if is_built_in(space.framework):
         said = load_framework(space.framework).said(space.model, lambda name: np.max(quantities.get(name, np.nan)))
     opened = {*(p.name for p in space.parameters), *(d.name for d in space.derived)}
-    opened |= {name for name, value in space.given.items() if said.get(name) != value}
-    changed = sorted(opened & space.system.units().keys())
+    usual = {name: si_value(value, units[name]) for name, value in said.items() if name in units}
+    opened |= {name for name, value in space.given.items() if usual.get(name) != value}
+    changed = sorted(opened & units.keys())
     return (f"not in launch files: the machine's {', '.join(changed)}",) if changed else ()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -151,7 +152,7 @@ def planned_space(question: Question) -> Planned:
     if space.legal.count == 0:
         raise NothingFits(plan.refusal(space))
     if question.pins:
-        space = space.pinned(question.pins)
+        space = limited(space.pinned(question.pins), data).pinned(question.pins)
         data = {**space.data}
     assumed = tuple(ArgumentText(f"{{{name}}} {text}") for name, text in plan.assumed(question.chips))
     return Planned(data, space, model, plan.framework, not question.any_software, assumed)
@@ -162,8 +163,13 @@ def with_chips(question: Question, planned: Planned, chips: int) -> Space | None
     plan = _Layouts(question, planned.model, planned.space.system)
     data = plan.data(chips, batch=planned.data["given"]["global_batch_size"])
     space = Space.from_data(data) if plan.may_split(chips, data["given"]["global_batch_size"]) else None
-    space = space.set_to(question.pins) if space and question.pins else space
+    space = limited(space.set_to(question.pins), data) if space and question.pins else space
     return space if space and space.legal.count else None
+
+
+def limited(space: Space, data: Mapping[str, Any]) -> Space:
+    """A pinned space of a file's content: limits of its framework read names that only the pins set, too."""
+    return Space.from_data({**space.data, "framework": data["framework"]})
 
 
 class _Layouts:
@@ -231,13 +237,8 @@ class _Layouts:
 
     def may_split(self, chips: int, batch: int) -> bool:
         """True if some sizes use all chips and the whole batch."""
-        sizes = (self.tp(chips), self.pp(chips), self.cp(chips, batch))
-        return any(
-            chips % (tp * pp * cp) == 0 and batch % (chips // (tp * pp * cp)) == 0
-            for tp in sizes[0]
-            for pp in sizes[1]
-            for cp in sizes[2]
-        )
+        sizes = map(math.prod, product(self.tp(chips), self.pp(chips), self.cp(chips, batch)))
+        return any(chips % size == 0 and batch % (chips // size) == 0 for size in sizes)
 
     def parameters(self, chips: int, batch: int) -> dict[str, Any]:
         """Parameters of a design."""
@@ -275,11 +276,7 @@ class _Layouts:
         for module in MODULES:
             if self.runs and module.name not in self.framework.modules:
                 opened.pop(module.column, None)
-        return {
-            column: values
-            for column, values in opened.items()
-            if values and not (column in usual and values == [usual[column]])
-        }
+        return {column: values for column, values in opened.items() if values and values != [usual.get(column)]}
 
     def schedules(self, stages: Sequence[int]) -> list[str]:
         """Schedules to choose from: those that fill pipelines best, or those of the framework."""

@@ -282,11 +282,11 @@ def _read_optimizer(settings: Mapping[str, Any]) -> dict[str, Any]:
         columns["shard_replicas"] = int(settings["num_distributed_optimizer_instances"])
     if "muon" in str(settings.get("optimizer", "adam")):
         columns["optimizer"] = "muon"
-    if settings.get("use_precision_aware_optimizer"):
+    if settings.get("optimizer_cpu_offload"):  # HybridDeviceOptimizer keeps all states in fp32
+        columns["offload_optimizer"] = float(settings.get("optimizer_offload_fraction", 1.0))
+    elif settings.get("use_precision_aware_optimizer"):
         columns["store_param_remainders"] = settings.get("main_params_dtype", "fp32") == "fp32"
         columns["moments"] = "bf16" if settings.get("exp_avg_dtype") in ("bf16", "fp16") else "fp32"
-    if settings.get("optimizer_cpu_offload"):
-        columns["offload_optimizer"] = float(settings.get("optimizer_offload_fraction", 1.0))
     sums_in_fp32 = settings.get("accumulate_allreduce_grads_in_fp32") or not settings.get("fp16")
     # all of 16 bits; FSDP2 reduces gradients in the format of weights (torch_fully_sharded_data_parallel.py)
     if settings.get("grad_reduce_in_bf16") or settings.get("use_torch_fsdp2") or not sums_in_fp32:
