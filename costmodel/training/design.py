@@ -8,10 +8,10 @@ recomputation, overlaps and number formats. Shardings and tiles of single kernel
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import ClassVar, Final, Self, overload
+from functools import cache, cached_property
+from typing import ClassVar, Final, Self, SupportsIndex
 
 import numpy as np
 
@@ -40,6 +40,7 @@ class PipelineLayout:
     mtp: int  #: the chunk of multi-token prediction
 
     @classmethod
+    @cache
     def parse(cls, text: str) -> PipelineLayout:
         """A layout from its text; `|` ends a chunk: E embedding, t layer, m multi-token prediction, L loss.
 
@@ -73,52 +74,32 @@ def _repeated(match: re.Match[str]) -> str:
     return match[1] * int(match[2])
 
 
-class PipelineLayouts(Sequence[str]):
+class PipelineLayouts(list[str]):
     """Words of `pipeline_layout`: "even", and every layout that was read; a code is a place among them."""
-
-    def __init__(self) -> None:
-        self._texts = [EVEN]
-        self._layouts: list[PipelineLayout | None] = [None]
 
     def __contains__(self, text: object) -> bool:
         if not isinstance(text, str):
             return False
-        if text not in self._texts:
+        if not super().__contains__(text):
             try:
-                layout = PipelineLayout.parse(text)
+                PipelineLayout.parse(text)
             except DseError:
                 return False
-            self._layouts.append(layout)
-            self._texts.append(text)
+            self.append(text)
         return True
 
-    def index(self, text: object, start: int = 0, stop: int | None = None) -> int:
+    def index(self, text: object, *among: SupportsIndex) -> int:
         """Code of a layout, which is read if it is new."""
         if text not in self:
             raise ValueError(f"{text!r}: no layout; expected a text such as Et*3|(tt|)*29,m|L")
-        return self._texts.index(str(text))
-
-    @overload
-    def __getitem__(self, code: int) -> str: ...
-    @overload
-    def __getitem__(self, code: slice) -> Sequence[str]: ...
-    def __getitem__(self, code: int | slice) -> str | Sequence[str]:
-        return self._texts[code]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(tuple(self._texts))
-
-    def __len__(self) -> int:
-        return len(self._texts)
+        return super().index(str(text), *among)
 
     def layout(self, code: int) -> PipelineLayout:
         """The layout of a code other than that of "even"."""
-        layout = self._layouts[code]
-        assert layout is not None
-        return layout
+        return PipelineLayout.parse(self[code])
 
 
-LAYOUTS: Final = PipelineLayouts()
+LAYOUTS: Final = PipelineLayouts([EVEN])
 
 
 #: Words of `recompute`, and their codes: activations of no kernel, of the attention core, or of whole layers
@@ -154,6 +135,11 @@ CP_P2P, CP_ALL_GATHER, CP_A2A, CP_A2A_P2P = range(4)
 DISPATCHERS = ("all_to_all", "all_gather", "two_hop")
 DISPATCH_ALL_TO_ALL, DISPATCH_ALL_GATHER, DISPATCH_TWO_HOP = range(3)
 
+#: Words of `cuda_graphs`, and their codes: the host launches each kernel; or a graph for each layer and direction, and
+#: kernels of routed experts; or one graph for all forward and backward passes of a step.
+CUDA_GRAPHS = ("none", "layers", "full_iteration")
+NO_GRAPHS, LAYER_GRAPHS, FULL_ITERATION = range(3)
+
 #: Words of `schedule`, and the code of the default: the order in which ranks of a pipeline run their passes.
 SCHEDULE_WORDS = ("gpipe", "1f1b", "breadth_first", "zb_h1", "zb_h2", "zb_v", "dualpipe", "dualpipe_v")
 ONE_FORWARD_ONE_BACKWARD: Final = SCHEDULE_WORDS.index("1f1b")
@@ -167,10 +153,10 @@ ALL_LINEAR, ATTENTION_TARGETS, MLP_TARGETS, QUERY_VALUE, QKV_TARGETS = range(5)
 QUANTIZED_BASES = ("none", "nf4")
 
 #: Subjects of columns: experts, shared sequences, states sharded over replicas, pipelines, tensor parallelism, rank
-#: order, recomputed layers, number formats; or one of `MODULES`, by name.
+#: order, recomputed layers, number formats, adapters, CUDA graphs; or one of `MODULES`, by name.
 EXPERTS, SEQUENCE, STATES, PIPELINE = "experts", "sequence", "states", "pipeline"
 TENSOR, PLACES, RECOMPUTED_LAYERS, PRECISION = "tensor", "places", "recomputed_layers", "precision"
-ADAPTERS = "adapters"
+ADAPTERS, GRAPHS = "adapters", "graphs"
 
 #: Subject of columns -> the kernels that a model needs for its designs to have these columns.
 NEEDS: Final[Mapping[str, Callable[[Kernel], bool]]] = {
@@ -298,6 +284,7 @@ class DesignPoints(Design):
     capacity_factor: FloatArray = ratio(0.0, 0.0, of=EXPERTS)
     overlap_ep: FloatArray = switch(of=EXPERTS)  #: exchanges hide behind another micro-batch
     overlap_shared_expert: FloatArray = switch(of=EXPERTS)
+    cuda_graphs: FloatArray = words(CUDA_GRAPHS, of=GRAPHS)
     sharding: FloatArray = words(SHARDINGS)
     tiling: FloatArray = words(("solve", "sample"))
     #: How kernels are split, by their options; and edges of products' output tiles [elements].

@@ -53,6 +53,7 @@ BESIDE_KERNELS: Final = (
     "recompute",
     "recomputed_modules",
     "reference_model",
+    "cuda_graphs",
     "cp_a2a",
     "dispatcher",
     "expert_spread",
@@ -155,6 +156,7 @@ class RankShape(Columns):
     lora_fused: FloatArray = column("-", 1)
     quantized_base: FloatArray = column("-", 0)
     reference_model: FloatArray = column("-", 0)
+    cuda_graphs: FloatArray = column("-", 0)
     expert_spread: FloatArray = column("-", 1)
     spans_nodes: FloatArray = column("-", 0)  #: 1 where a pipeline does, and software has more work for it
     assignment: FloatArray = column("-")  #: number of the assignment of shardings to kernels
@@ -271,11 +273,6 @@ class RankRun(Run[ModelShape, RankShape]):
         return np.minimum(self.design.imbalance, most)
 
     @cached_property
-    def has_capacity(self) -> bool:
-        """True if experts of some designs have a capacity."""
-        return bool((self.design.capacity_factor > 0).any())
-
-    @cached_property
     def expert_rows(self) -> FloatArray:
         """Rows of the products of one expert, on the fullest rank: copies that it receives, or its capacity.
 
@@ -284,10 +281,8 @@ class RankRun(Run[ModelShape, RankShape]):
         """
         model, shape = self.model, self.design
         rows = model.moe_topk * self.imbalance * shape.etp * self.routed_tokens * shape.ep / model.num_experts
-        if self.has_capacity:
-            mean = model.moe_topk * shape.etp * self.routed_tokens * shape.ep / model.num_experts
-            rows = np.where(shape.capacity_factor > 0, np.ceil(shape.capacity_factor * mean), rows)
-        return rows
+        mean = model.moe_topk * shape.etp * self.routed_tokens * shape.ep / model.num_experts
+        return np.where(shape.capacity_factor > 0, np.ceil(shape.capacity_factor * mean), rows)
 
     @cached_property
     def padded_expert_rows(self) -> FloatArray:
@@ -303,8 +298,6 @@ class RankRun(Run[ModelShape, RankShape]):
         """Copies of tokens that the experts of a rank work on, of the fullest one. [-]"""
         model, shape = self.model, self.design
         received = model.moe_topk * self.imbalance * shape.etp * self.routed_tokens
-        if not self.has_capacity:
-            return received
         return np.where(shape.capacity_factor > 0, self.expert_rows * model.num_experts / shape.ep, received)
 
     @property

@@ -69,13 +69,10 @@ def expressed_row(row: MeasuredRow, system: str | None = None) -> Expressed:
     defaults = defaults_of(framework, model, machine.system)
     recipe = {name: defaults.model[name] for name in RECIPE_FIELDS - {*fields, *assumed} if name in defaults.model}
     model, assumed = replace(model, **recipe), {**assumed, **recipe}
-    graphs = cell_word(row, "cuda_graphs")
-    assumed |= {"cuda_graphs": "the host launches all kernels"} if graphs == "partial" else {}
     stated = stated_columns(row, model, defaults, assumed)
     defaults = defaults_of(framework, model, machine.system, stated)
     if system is None:
-        differing = {"host_dispatch": 0.0} if graphs == "whole" else {}  # one launch for the whole iteration
-        differing |= {name: number_of(name, value) for name, value in given.items() if name not in fields}
+        differing = {name: number_of(name, value) for name, value in given.items() if name not in fields}
         machine = Machine(machine.name, {**defaults.quantities, **machine.quantities, **differing})
         assumed |= {name: value for name, value in defaults.quantities.items() if machine.quantities[name] == value}
     domains = DesignPoints.domains(model.blocks)
@@ -301,6 +298,9 @@ def experts_of(row: MeasuredRow, model: ModelShape, defaults: Defaults, assumed:
     named = {"dispatcher": "dispatcher", "ep_overlap": "overlap_ep"} if model.num_experts else {}
     values = {name: word for column, name in named.items() if (word := cell_word(row, column)) is not None}
     values |= dict.fromkeys((cell_word(row, "offload") or "").split(), 1.0)
+    if graphs := cell_word(row, "cuda_graphs"):
+        values["cuda_graphs"] = "none" if graphs == "partial" else graphs
+        assumed |= {"cuda_graphs": "the host launches all kernels"} if graphs == "partial" else {}
     values |= {"offload_activations": 1.0} if "offloaded to the host" in row.recompute else {}
     routing = cell_word(row, "routing")
     if routing == "learned" and model.num_experts:

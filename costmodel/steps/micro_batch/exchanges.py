@@ -258,8 +258,6 @@ def sent_copies(run: RankRun, size: FloatArray | float) -> FloatArray:
     """Bytes of the copies of tokens that the fullest rank sends; its share of capacities. [B]"""
     model, shape = run.model, run.design
     copies = routed_bytes(run, size) * model.moe_topk * run.imbalance
-    if not run.has_capacity:
-        return copies
     row = model.features["expert_in"] * size
     share = run.expert_rows * model.num_experts / (shape.ep * shape.etp)
     return np.where(shape.capacity_factor > 0, share * row, copies)

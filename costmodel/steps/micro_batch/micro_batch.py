@@ -54,7 +54,7 @@ from costmodel.steps.micro_batch.exchanges import (
     tensor_parallel,
 )
 from costmodel.training.blocks import MODULES, Edge, RecomputeModule, recompute_groups
-from costmodel.training.design import RECOMPUTE_FULL
+from costmodel.training.design import FULL_ITERATION, LAYER_GRAPHS, RECOMPUTE_FULL
 from costmodel.training.kernel_kind import Kernel
 from costmodel.training.run import RankRun, RankShape, some_adapters
 
@@ -102,14 +102,28 @@ def launch_wait(launches: FloatArray, busy: FloatArray, system: System) -> Float
     return ahead + blocking * (dispatching - ahead)
 
 
-def with_launch_overhead(cost: KernelCost, system: System) -> KernelCost:
-    """Kernels no faster than the host can launch them. [s]"""
+def launches_of_experts(run: RankRun, part: Part, table: CostTable, exchange: FloatArray) -> list[FloatArray]:
+    """Launches of routed experts forward and backward, and of the `exchange` of their tokens, (points,). [-]"""
+    experts = {kernel.name for kernel in part.kernels if MODULES[-1].has(kernel) and kernel.kind.name != "router"}
+    if not experts or not (run.design.cuda_graphs == LAYER_GRAPHS).any():
+        return [np.zeros(1), np.zeros(1)]
+    return [table.cost(part.name, way, lambda label: label.kernel in experts).launches + exchange for way in DIRECTIONS]
+
+
+def with_launch_overhead(
+    cost: KernelCost, system: System, graphs: FloatArray | None = None, experts: FloatArray | None = None
+) -> KernelCost:
+    """Kernels no faster than the host can launch them, or the CUDA graphs that hold them. [s]
+
+    `graphs` are codes of `cuda_graphs`, (points,); `experts` are launches of routed experts, which a graph of a layer
+    leaves out, None for embedding and head. [-]
+    """
+    if graphs is not None and graphs.any():
+        of_layer = cost.launches if experts is None else np.minimum(1.0 + experts, cost.launches)
+        kept = np.where(graphs == LAYER_GRAPHS, of_layer, np.where(graphs == FULL_ITERATION, 0.0, cost.launches))
+        cost = replace(cost, launches=kept)
     waiting = launch_wait(cost.launches, cost.total_time, system)
-    slowed = {"time": cost.time + waiting, "launch_bound_time": cost.launch_bound_time + waiting}
-    columns, points = {**cost.columns(), **slowed}, waiting.shape[-1]
-    short = (name for name, values in columns.items() if values.ndim and values.shape[-1] != points)
-    broadcast = {name: np.broadcast_to(columns[name], (*columns[name].shape[:-1], points)) for name in short}
-    return cost.with_columns({**slowed, **broadcast})
+    return cost + KernelCost(time=waiting, launch_bound_time=waiting)
 
 
 def costs_of_points(cost: KernelCost, unique: UniqueRows) -> KernelCost:
@@ -275,7 +289,7 @@ def recomputed(
         if repeated.any():
             cost = module_cost(run, part, modules, kernels, table, core, exchanges)
             again += either(repeated, cost, KernelCost())
-    selected = with_launch_overhead(again, run.system) if again.present() else again
+    selected = with_launch_overhead(again, run.system, shape.cuda_graphs, np.zeros(1)) if again.present() else again
     return either(shape.recompute == RECOMPUTE_FULL, forward, selected)
 
 
@@ -431,7 +445,7 @@ def micro_batches(run: RankRun) -> MicroBatch:
 
 def micro_batch(run: RankRun, kernels: TimedKernels) -> MicroBatch:
     """Kernels, collectives and waiting for the host: forward, backward, and again."""
-    unique, parts = kernels.unique, every_part(run.model)
+    unique, parts, graphs = kernels.unique, every_part(run.model), run.design.cuda_graphs
     table = replace(kernels.table, unique=kernels.table.unique.behind(unique))  # of the points
     costs, again = [], []
     exchanges, beside = Exchanges(kernels.run), Exchanges(run)
@@ -454,7 +468,9 @@ def micro_batch(run: RankRun, kernels: TimedKernels) -> MicroBatch:
         if any(kernel.kind.exchanged.tokens for kernel in part.kernels):
             exchanged = expert_exchange(run, part, table, beside.of_experts)
             both = [cost + exchange for cost, exchange in zip(both, exchanged, strict=True)]
-        forward, backward = (with_launch_overhead(cost, run.system) for cost in both)
+        experts = launches_of_experts(run, part, table, beside.of_experts.launches) if part.layer else [None, None]
+        launching = zip(both, experts, strict=True)
+        forward, backward = (with_launch_overhead(cost, run.system, graphs, launched) for cost, launched in launching)
         costs.append((forward, backward))
         again += [recomputed(run, part, table, forward, inside, beside) for inside in core[:1]]
     forwards, backwards = ([cost[direction] for cost in costs] for direction in (0, 1))

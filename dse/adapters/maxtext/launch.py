@@ -145,15 +145,11 @@ def model_losses(model: ModelShape) -> list[str]:
     silent |= {"activation"} if model.gated_mlp else set()
     silent |= set() if model.numerics.router_aux_loss else {"router_balance"}
     silent |= {"ffn_hidden_size"} if _experts_alone(model) else set()
-    pairs = [
-        *((field.name, model, back) for field in fields(model) if field.name not in silent),
-        *((field.name, model.numerics, back.numerics) for field in fields(Numerics) if field.name not in silent),
-    ]
-    return [
-        f"model: {name}={getattr(one, name)}"
-        for name, one, other in pairs
-        if getattr(one, name) != getattr(other, name)
-    ] + ([f"model: vocab_multiple={model.vocab_multiple:g}"] if model.vocab_multiple > 1 else [])
+    sides = ((model, back), (model.numerics, back.numerics))
+    kept = [(field.name, *pair) for pair in sides for field in fields(pair[0]) if field.name not in silent]
+    lost = [f"{name}={getattr(one, name)}" for name, one, other in kept if getattr(one, name) != getattr(other, name)]
+    lost += [f"vocab_multiple={model.vocab_multiple:g}"] if model.vocab_multiple > 1 else []
+    return [f"model: {text}" for text in lost]
 
 
 def keys_model(keys: Mapping[str, Any], name: str) -> ModelShape:
@@ -416,12 +412,12 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         design["etp"] = design["tp"]
         known = {name: v for name, v in design.items() if name not in ("ep", "etp") or model.num_experts}
         notes = []
-        policy = str(keys.get("remat_policy", "full"))
-        if policy not in MAXTEXT.runs["recompute"].words.values():
-            notes.append(f"remat_policy {policy} is read as full")
-        quantized = str(keys.get("quantization") or "")
-        if quantized not in MAXTEXT.runs["precision"].words.values():
-            notes.append(f"quantization {quantized} is read as fp8")
+        for key, column, usual, read in (
+            ("remat_policy", "recompute", "full", "full"),
+            ("quantization", "precision", "", "fp8"),
+        ):
+            if (word := str(keys.get(key) or usual)) not in MAXTEXT.runs[column].words.values():
+                notes.append(f"{key} {word} is read as {read}")
         if slices.devices > 1:
             notes.append(f"JAX has {slices.devices} devices for each chip: batch and mesh are read as those of chips")
         return Launch.of(model, known, 8), [*notes, *_unread(keys)]

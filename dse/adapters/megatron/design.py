@@ -22,6 +22,7 @@ from costmodel.training.run import padded_vocabulary
 from dse.adapters.megatron.model import BALANCES, KEYS, model_losses, model_settings, settings_model, usual_vocabulary
 from dse.launches.adapters import read_peft
 from dse.launches.launch import Launch, NotExpressible, even_or_written, refuse, written_layout
+from dse.spaces.sections.frameworks import conditions_met
 
 #: Setting -> column, of numbers that are left out where they are 1, or 0.
 SIZES: Final[Mapping[str, str]] = KEYS["sizes"]
@@ -66,6 +67,12 @@ def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
         **CROSS_ENTROPY.get(str(launch["cross_entropy"]), {}),
         **_overlaps(launch),
         **_experts(launch),
+        **MEGATRON.word("cuda_graphs", launch["cuda_graphs"]),
+        **(
+            {"cuda_graph_modules": conditions_met(KEYS["graphs"], launch.model)}
+            if launch["cuda_graphs"] == "layers"
+            else {}
+        ),
     }
     if "hybrid_layer_pattern" in settings:
         settings = _hybrid_pipeline(launch, settings)
@@ -121,8 +128,7 @@ def _recomputation(launch: Launch) -> dict[str, Any]:
     word, layers = launch["recompute"], int(launch["recompute_layers"])
     if word == "full":
         method = launch["recompute_method"] if layers else "uniform"
-        settings = {"recompute_method": method, "recompute_num_layers": layers or 1}
-        return {"recompute_granularity": "full", **settings}
+        return {"recompute_granularity": "full", "recompute_method": method, "recompute_num_layers": layers or 1}
     modules = [m.name for m in MODULES if launch[m.column] or (m.selective and word == "selective")]
     if not modules:
         away = int(float(launch["offload_activations"]) * launch.model.num_layers + 1e-6) % int(launch.model.num_layers)
@@ -135,16 +141,16 @@ def _optimizer(launch: Launch) -> dict[str, Any]:
     settings: dict[str, Any] = {"optimizer": "muon"} if launch["optimizer"] == "muon" else {}
     if launch["shard_replicas"] > 1:
         settings["num_distributed_optimizer_instances"] = int(launch["shard_replicas"])
-    if launch["moments"] == "bf16" or launch["store_param_remainders"]:
+    if launch["moments"] == "bf16" or launch["store_param_remainders"] or launch["offload_optimizer"]:
         settings["use_precision_aware_optimizer"] = True
     if launch["moments"] == "bf16":
         settings |= {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
     if launch["offload_optimizer"]:
-        share = float(launch["offload_optimizer"])
-        settings |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": share}
-        settings["use_precision_aware_optimizer"] = True
+        settings |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": float(launch["offload_optimizer"])}
     if launch["gradient_reduction"] == "bf16":
         settings["grad_reduce_in_bf16"] = True
+    elif launch["precision"] == "fp16":
+        settings["accumulate_allreduce_grads_in_fp32"] = True
     if not launch["gradient_accumulation_fusion"]:
         settings["gradient_accumulation_fusion"] = False
     return settings
@@ -184,6 +190,16 @@ def _experts(launch: Launch) -> dict[str, Any]:
     return settings
 
 
+def _read_graphs(settings: Mapping[str, Any], model: ModelShape) -> dict[str, Any]:
+    """CUDA graphs; no column for graphs that leave out more of a layer than routed experts."""
+    asked = f"{settings.get('cuda_graph_impl', 'none')} {settings.get('cuda_graph_modules')}"
+    words = {*re.findall(r"\b(?:none|full_iteration|moe_router|attn|mamba|mlp)\b", asked)}
+    if words & {"none", "full_iteration"}:
+        return {"cuda_graphs": "none" if "none" in words else "full_iteration"}
+    needed = {*conditions_met(KEYS["graphs"], model)} - {"moe_preprocess"}
+    return {"cuda_graphs": "layers"} if not words or words >= needed else {}
+
+
 def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
               name: str) -> tuple[Launch, list[str]]:  # fmt: skip
     """The launch that settings describe, with Megatron-LM's defaults, and notes on settings read otherwise.
@@ -200,7 +216,7 @@ def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
         design |= even_or_written(model, design, str(layout))
     design |= _read_recomputation(settings) | _read_optimizer(settings)
     design |= _read_overlaps(settings, design)
-    design |= _read_attention(settings) | read_peft(settings, MEGATRON)
+    design |= _read_attention(settings) | read_peft(settings, MEGATRON) | _read_graphs(settings, model)
     if settings.get("cpu_offloading_num_layers") and settings.get("cpu_offloading", True):
         design["offload_activations"] = settings["cpu_offloading_num_layers"] / model.num_layers
     if model.num_experts:
@@ -209,7 +225,8 @@ def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
         design.pop("ep")
     design = {name: value for name, value in design.items() if value is not None}
     design |= batch(settings, design, world_size)
-    return replace(Launch.of(model, design, node_size), settings=dict(settings)), _otherwise(settings)
+    notes = [] if "cuda_graphs" in design else ["CUDA graphs of some modules alone: the host launches all kernels"]
+    return replace(Launch.of(model, design, node_size), settings=dict(settings)), [*_otherwise(settings), *notes]
 
 
 def batch(settings: Mapping[str, Any], design: Mapping[str, Any], world_size: int) -> dict[str, int]:
@@ -314,7 +331,7 @@ def _read_overlaps(settings: Mapping[str, Any], design: Mapping[str, Any]) -> di
         columns["cp_communication"] = MEGATRON.value("cp_communication", given, "p2p")
         sizes = settings.get("hierarchical_context_parallel_sizes")
         if columns["cp_communication"] == "a2a_p2p" and sizes:
-            if not re.fullmatch("[1-9][0-9]{0,8}", sizes[0]):
+            if not re.fullmatch("[1-9][0-9]{0,8}", str(sizes[0])):
                 raise DseError(f"hierarchical_context_parallel_sizes: {sizes[0]!r}: expected sizes, such as 8 2")
             columns["cp_a2a"] = int(sizes[0])
     return columns

@@ -460,14 +460,8 @@ def connections(launch: Launch) -> list[int]:
 def groups(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Settings by subject, for readers."""
     arrays: dict[str, dict[str, Any]] = {"MODEL": {}, "PARALLEL": {}, "TRAINING": {}}
-    parallel = re.compile(
-        r"parallel|pipeline|overlap|sequence|fsdp|distributed|dispatcher|cp_comm|account|vp_stage|ckpt"
-    )
-    training = re.compile(
-        r"batch_size|recompute|optimizer|exp_avg|fp8|fp4|bf16|fp16|attention_backend|flash|fusion|capacity"
-    )
     for name, value in settings.items():
-        title = "TRAINING" if training.search(name) else "PARALLEL" if parallel.search(name) else "MODEL"
+        title = next((title for title, words in DATA["groups"].items() if re.search(words, name)), "MODEL")
         arrays[title][name] = value
     return arrays
 

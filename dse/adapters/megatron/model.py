@@ -83,10 +83,7 @@ POSITIONS: Final = {"learned": "learned_absolute", "rotary": "rope", "none": "no
 
 def model_settings(model: ModelShape) -> dict[str, Any]:
     """A model as settings; switches that are off and numbers that are 0 are left out."""
-    settings: dict[str, Any] = {}
-    for setting, field in NUMBERS.items():
-        if getattr(model, field):
-            settings[setting] = int(getattr(model, field))
+    settings: dict[str, Any] = {s: int(size) for s, field in NUMBERS.items() if (size := getattr(model, field))}
     if model.num_query_groups != model.num_attention_heads and model.attention != "mla":
         settings |= {"group_query_attention": True, "num_query_groups": int(model.num_query_groups)}
     settings["max_position_embeddings"] = int(model.learned_positions or model.seq_len)
@@ -298,12 +295,11 @@ def _dense_layers(layers: list[int], num_layers: int) -> dict[str, float]:
     """`first_dense_layers` and `moe_layer_freq` of a pattern that is 1 where experts are."""
     if len(layers) != num_layers:
         raise DseError(f"moe_layer_freq: {len(layers)} layers; expected {num_layers}")
-    for freq in range(1, num_layers + 1):
-        first = layers.index(1) - freq + 1 if 1 in layers else num_layers
-        for dense in {first, layers.index(1) if 1 in layers else num_layers}:
-            same = [int(layer > dense and (layer - dense) % freq == 0) for layer in range(1, num_layers + 1)]
-            if dense >= 0 and same == layers:
-                return {"first_dense_layers": float(dense), "moe_layer_freq": float(freq)}
+    first = layers.index(1) if 1 in layers else num_layers
+    for freq in range(1, first + 2):
+        dense = first + 1 - freq
+        if layers == [int(layer > dense and (layer - dense) % freq == 0) for layer in range(1, num_layers + 1)]:
+            return {"first_dense_layers": float(dense), "moe_layer_freq": float(freq)}
     raise DseError("moe_layer_freq: expected dense layers first, then experts in every N-th layer")
 
 

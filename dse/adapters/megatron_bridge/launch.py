@@ -101,6 +101,8 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         model["apply_rope_fusion"] = False
     if "cpu_offloading_num_layers" in left:
         model["cpu_offloading"] = True
+    if "cuda_graph_impl" in left:
+        model["use_te_rng_tracker"], sections["ddp"]["check_for_nan_in_grad"] = True, False
     chunks = left.get("hybrid_layer_pattern", "").count("|") + 1
     stages, several = left["pipeline_model_parallel_size"], "num_virtual_stages_per_pipeline_rank" in left
     if left.pop("overlap_p2p_comm", True) and stages > 1 and (several or chunks > stages or "layout" in str(left)):
@@ -122,7 +124,9 @@ def _mixed_precision(left: dict[str, Any]) -> dict[str, Any]:
         **{name: left.pop(name) for name in NUMBERS_OF if name in left},
         "params_dtype": kind,
         "pipeline_dtype": kind,
-        "grad_reduce_in_fp32": not left.pop("grad_reduce_in_bf16", False),
+        "grad_reduce_in_fp32": left.pop(
+            "accumulate_allreduce_grads_in_fp32", not left.pop("grad_reduce_in_bf16", False)
+        ),
     }
 
 
@@ -243,10 +247,12 @@ def _renamed(content: Mapping[str, Any]) -> dict[str, Any]:
     shared = model.get("share_embeddings_and_output_weights", True)
     settings["untie_embeddings_and_output_weights"] = not shared
     settings |= {name: bool(model.get(name)) for name in ("overlap_p2p_comm", "cpu_offloading")}
+    settings["cuda_graph_modules"] = model.get("cuda_graph_modules") or model.get("cuda_graph_scope") or []
     padded = model.get("should_pad_vocab")
     settings["make_vocab_size_divisible_by"] = model.get("make_vocab_size_divisible_by", 128) if padded else 1
     precision = content.get("mixed_precision", "bf16_mixed")
     if not isinstance(precision, dict):
         return {**settings, **RECIPES.get(str(precision), {"bf16": True})}
     settings |= {name: precision[name] for name in NUMBERS_OF if precision.get(name)}
-    return {**settings, **({} if precision.get("grad_reduce_in_fp32", True) else {"grad_reduce_in_bf16": True})}
+    wide = precision.get("grad_reduce_in_fp32", True)
+    return {**settings, "accumulate_allreduce_grads_in_fp32" if wide else "grad_reduce_in_bf16": True}

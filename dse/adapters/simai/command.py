@@ -53,26 +53,18 @@ def simai_record(report: SimaiReport, *, strict: bool = False) -> dict[str, Any]
 def row_records(report: SimaiReport) -> list[dict[str, Any]]:
     """Every row of the template, pass by pass."""
     workload = report.workload
-    kinds, groups = workload.collective[0].tolist(), workload.group[0].tolist()
-    times = (np.rint(workload.time[0] * 1e9) / 1e3).tolist()
-    sizes, ranks = workload.message_bytes[0].tolist(), report.group_size[0].tolist()
-    took, exposed = (report.communication[0] / 1e3).tolist(), (report.exposed[0] / 1e3).tolist()
+    cells = {
+        "compute_us": np.rint(workload.time[0] * 1e9) / 1e3,
+        "collective": np.array(COLLECTIVES)[workload.collective[0]],
+        "group": np.array(GROUPS)[workload.group[0]],
+        "group_size": report.group_size[0].astype(int),
+        "message_bytes": workload.message_bytes[0].astype(int),
+        "communication_us": report.communication[0] / 1e3,
+        "exposed_us": report.exposed[0] / 1e3,
+    }
+    lists = {key: values.tolist() for key, values in cells.items()}  # (rows, passes)
     return [
-        {
-            "name": name,
-            **{
-                of_pass: {
-                    "compute_us": times[row][at],
-                    "collective": COLLECTIVES[kinds[row][at]],
-                    "group": GROUPS[groups[row][at]],
-                    "group_size": int(ranks[row][at]),
-                    "message_bytes": int(sizes[row][at]),
-                    "communication_us": took[row][at],
-                    "exposed_us": exposed[row][at],
-                }
-                for at, of_pass in enumerate(PASSES)
-            },
-        }
+        {"name": name, **{p: {key: of[row][at] for key, of in lists.items()} for at, p in enumerate(PASSES)}}
         for row, name in enumerate(workload.names)
     ]
 

@@ -91,9 +91,7 @@ class PythonFunctions:
 
         Raises `DseError` if they call each other without end.
         """
-        plain = [
-            function for function in self.functions.values() if not (function.args.args or function.args.kwonlyargs)
-        ]
+        plain = [called for called in self.functions.values() if not (called.args.args or called.args.kwonlyargs)]
         try:
             return {called.name: self._called(called, {}) for called in plain}
         except RecursionError:
@@ -318,6 +316,8 @@ def _read_design(config: Call, model: ModelShape) -> dict[str, Any]:
     }
     design |= {"overlap_grad_reduce": True, "vpp": 1, "attention": "flash_attention_2"}
     design |= {name: TORCHTITAN.given[name] for name in OF_SOFTWARE}
+    eager = config.call("training").literal("disable_cuda_graphs", True)
+    design["cuda_graphs"] = "none" if eager else "full_iteration"
     if design["pp"] > 1:
         design |= _read_schedule(parallel, design, model)
     if design["tp"] > 1:
@@ -406,10 +406,8 @@ def unread(config: Call) -> list[str]:
         notes.append("LoRAConverter without target_modules: its adapter beside the output matrix is not read")
     if "Float8LinearConverter" in names:
         notes.append("float8 with a scale for each row is read as fp8_tensorwise")
-    if mode == "selective":
-        notes.append("activation_checkpoint.mode selective is read as that of attention alone")
-    if mode == "memory_budget":
-        notes.append("activation_checkpoint.mode memory_budget is read as full")
+    if read := {"selective": "that of attention alone", "memory_budget": "full"}.get(mode):
+        notes.append(f"activation_checkpoint.mode {mode} is read as {read}")
     if others := [name for name in names if name not in PRECISIONS]:
         notes.append(f"model.converters {', '.join(others)}: not read")
     return notes

@@ -148,7 +148,7 @@ def _training(launch: Launch) -> dict[str, Any]:
         "max_context_length": seq_len,
         "steps": Code('int(environ["TRAIN_STEPS"])'),
         **({"enable_cpu_offload": True} if launch["offload_optimizer"] == 1 else {}),
-        **({"disable_cuda_graphs": True} if eager else {}),
+        **({"disable_cuda_graphs": eager} if eager or launch["cuda_graphs"] != "none" else {}),
     }
 
 

@@ -142,7 +142,7 @@ def test_a_vocabulary_that_is_not_stated_is_that_of_a_known_tokenizer(tmp_path, 
 
 def test_arguments_that_are_not_read_are_named_and_those_without_cost_are_not(tmp_path):
     named = [
-        "--no-bias-swiglu-fusion", "--no-masked-softmax-fusion", "--cuda-graph-impl", "--delay-wgrad-compute",
+        "--no-bias-swiglu-fusion", "--no-masked-softmax-fusion", "--delay-wgrad-compute",
         "--moe-pad-expert-input-to-capacity", "--moe-token-drop-policy", "--ddp-bucket-size",
         "--log-anything",
         "--use-checkpoint-args", "--data-anything", "--rotary-anything",
@@ -166,7 +166,7 @@ def test_every_argument_of_megatron_is_sorted():
     sorted_names = {name for kind in kinds for name in DATA[kind].split()} | DATA["not_read"].keys()
     missing = {name for name in written if name not in flags and name.replace("-", "_") not in sorted_names}
     switches = ("no-", "use-", "muon-no-", "output-", "overlap-p2p", "disable-")  # other names in a log: named
-    others = {"cuda-graph-scope", "kitchen-config-file", "kitchen-recipe-number"}
+    others = {"kitchen-config-file", "kitchen-recipe-number"}
     assert {name for name in missing if not name.startswith(switches)} == others
 
 
@@ -183,7 +183,7 @@ def test_the_arguments_in_a_log_are_those_of_the_script(rank, tmp_path, monkeypa
     (tmp_path / "run.sh").write_text(SAME)
     logged, notes = megatron.read_script(tmp_path / "run.log")
     assert logged == megatron.read_script(tmp_path / "run.sh")[0]
-    assert notes == ["not read: cuda_graph_impl of_another_release"]
+    assert notes == ["not read: of_another_release"]
     monkeypatch.chdir(tmp_path)
     text = stdout_of("evaluate", "--system", "h100_80g_dgx", "--from-megatron", "run.log")
     assert text.startswith("run on 32 x h100_80g_dgx, ")

@@ -158,6 +158,20 @@ def test_hosts_launch_casts_expert_by_expert(h100):
     assert (apart.backward_time - together.backward_time).item() == pytest.approx(6 * further)
 
 
+@pytest.mark.parametrize(("name", "ranks"), [("llama3_8b", {}), ("qwen3_30b_a3b", {"ep": 8, "dp": 8})])
+def test_cuda_graphs_are_launched_once_for_a_layer_and_pass_or_for_a_step(name, ranks, h100):
+    """The host takes ten seconds for a launch, so that a further layer costs its launches."""
+    model, slow = load_model(name), h100.with_quantities({"host_dispatch": 10.0})
+    longer = replace(model, num_layers=model.num_layers + 1)
+    graphs = ["none", "layers", "full_iteration"]
+    times = [
+        step(of_size, slow, designs(of_size, **ranks, cuda_graphs=graphs)).step_time for of_size in (model, longer)
+    ]
+    launches = np.round((times[1] - times[0]) / 10.0)
+    assert launches[2] == 0 < launches[1] < launches[0]
+    assert (launches[1] == 2) == (not ranks)  # routed experts are launched one by one
+
+
 @pytest.mark.parametrize("name", ["deepseek_v3", "gemma_3_27b", "llama_4_maverick", "qwen3_next_80b_a3b"])
 def test_only_the_foremost_stages_can_be_the_slowest_or_the_fullest(name):
     """Of all stages none is slower, or fuller with the micro-batches that it holds, whatever layers cost."""

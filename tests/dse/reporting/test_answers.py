@@ -13,20 +13,12 @@ from dse import Study
 from dse.output import PLAIN_WIDTH, console
 from dse.reporting.answers import INDENT, layout_text, wrapped
 from tests.language import found_in
+from tests.support.cases import cases
 from tests.support.commands import json_of, stdout_of
 
 WIDTHS = [60, 200]
 #: A command of each kind; the first three make studies.
-COMMANDS = {
-    "plan": "plan llama3_8b --gpus 8 --system h100_80g_dgx --tokens 1T",
-    "search": "search gpt3_175b_1024_a100 --budget 40",
-    "machine": "search gpt_1t_codesign --budget 40",
-    "evaluate": "evaluate gpt3_175b_1024_a100 --set tp=8 --set pp=4",
-    "explain": "explain gpt3_175b_1024_a100",
-    "compare": "compare plan_llama3_8b_8 gpt3_175b_1024_a100",
-    "systems": "compare h100_80g_dgx b200_180g_dgx",
-    "sensitivity": "explain gpt3_175b_1024_a100 --sensitivity",
-}
+COMMANDS = cases(__file__, "COMMANDS")
 pytestmark = pytest.mark.usefixtures("stored")
 
 
