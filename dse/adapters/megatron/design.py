@@ -371,27 +371,27 @@ def _read_experts(settings: Mapping[str, Any], design: Mapping[str, Any]) -> dic
 
 def _otherwise(settings: Mapping[str, Any]) -> list[str]:
     """Settings that are read with another meaning."""
-    notes = []
-    if settings.get("fp8") and settings.get("fp8_recipe", "delayed") == "delayed":
-        notes.append("fp8_recipe delayed is read as tensorwise")
-    balance = settings.get("moe_router_load_balancing_type", BALANCES[0])
-    if balance not in BALANCES and not settings.get("moe_router_enable_expert_bias"):
-        notes.append(f"experts balanced by {balance} are evaluated as uneven as with an auxiliary loss")
-    if settings.get("multi_latent_attention") and not settings.get("qk_layernorm"):
-        notes.append("multi-latent attention without --qk-layernorm has no norms of its latents in "
-                     "Megatron-LM; the evaluated model has them")  # fmt: skip
-    if re.fullmatch("0*([2-9]|[1-9][0-9]+)", str(settings.get("moe_layer_freq", 1))):
-        notes.append("of every group of layers the last is read as the one with experts, not the first")
-    known = {module.name for module in MODULES}
-    if unknown := [m for m in settings.get("recompute_modules", ()) if m not in known]:
-        notes.append(f"recompute_modules {', '.join(unknown)}: not modelled")
-    if not any(settings.get(word) for word in ("bf16", "fp16", "fp8", "fp4")):
-        notes.append("fp32, since neither --bf16 nor --fp16 is there, is read as bf16")
-    if not settings.keys() & {"vocab_size", "padded_vocab_size"}:
-        text = "no vocabulary is stated: {:,.0f} entries{} are assumed; --set vocab_size=N names another"
-        notes.append(text.format(*usual_vocabulary(settings)))
-    if settings.get("moe_router_force_load_balancing"):
-        notes.append("its router balances experts by force: --set imbalance=1 evaluates them so")
-    if str(settings.get("optimizer", "adam")) not in ("adam", "muon", "dist_muon"):
-        notes.append(f"optimizer {settings['optimizer']} is read as adam")
-    return notes
+    stated, formats = settings.get, ("bf16", "fp16", "fp8", "fp4")
+    balance = stated("moe_router_load_balancing_type", BALANCES[0])
+    unknown = [m for m in stated("recompute_modules", ()) if m not in {module.name for module in MODULES}]
+    lines = {
+        "fp8_recipe delayed is read as tensorwise": stated("fp8") and stated("fp8_recipe", "delayed") == "delayed",
+        f"experts balanced by {balance} are evaluated as uneven as with an auxiliary loss":
+            balance not in BALANCES and not stated("moe_router_enable_expert_bias"),
+        "multi-latent attention without --qk-layernorm has no norms of its latents in Megatron-LM; the evaluated model "
+        "has them": stated("multi_latent_attention") and not stated("qk_layernorm"),
+        "of every group of layers the last is read as the one with experts, not the first":
+            re.fullmatch("0*([2-9]|[1-9][0-9]+)", str(stated("moe_layer_freq", 1))),
+        f"recompute_modules {', '.join(unknown)}: not modelled": unknown,
+        "fp32, since neither --bf16 nor --fp16 is there, is read as bf16": not any(map(stated, formats)),
+        "no vocabulary is stated: {:,.0f} entries{} are assumed; --set vocab_size=N names another".format(
+            *usual_vocabulary(settings)
+        ): not settings.keys() & {"vocab_size", "padded_vocab_size"},
+        "its router balances experts by force: --set imbalance=1 evaluates them so":
+            stated("moe_router_force_load_balancing"),
+        f"optimizer {stated('optimizer')} is read as adam":
+            stated("optimizer", "adam") not in ("adam", "muon", "dist_muon"),
+        "without use_precision_aware_optimizer chips keep fp32 weights of offloaded states: 4 bytes each, not counted":
+            stated("optimizer_cpu_offload") and not stated("use_precision_aware_optimizer"),
+    }  # fmt: skip
+    return [line for line, holds in lines.items() if holds]

@@ -261,7 +261,7 @@ def _read_numerics(given: Mapping[str, Any], *, mla: bool) -> Numerics:
 
 def usual_vocabulary(given: Mapping[str, Any]) -> tuple[float, str]:
     """Entries of a vocabulary that is not stated, those of its tokenizer if it is known, and words for these. [-]"""
-    name, kind = shipped.current_name(str(given.get("tokenizer_model")), "models"), given.get("tokenizer_type")
+    name, kind = shipped.current_name(str(given.get("tokenizer_model")), "models"), str(given.get("tokenizer_type"))
     if name in shipped.names("models"):
         return load_model(name).vocab_size, f", as of {name},"
     return (float(KEYS["tokenizers"][kind]), f", as of {kind},") if kind in KEYS["tokenizers"] else (51200.0, "")
