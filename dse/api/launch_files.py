@@ -287,7 +287,7 @@ def _totals(launch: Launch) -> dict[str, Any]:
         "global_batch_size": launch.global_batch_size,
         "seq_len": int(launch.model.seq_len),
         "framework": launch.framework,
-        "model": (launch.model.name, model),
+        "model": model,
     }
 
 
@@ -296,9 +296,7 @@ def _changes(first: Launch, last: Launch) -> dict[str, tuple[Any, Any]]:
     one, other = _totals(first), _totals(last)
     pairs = {name: (one[name], other[name]) for name in one if one[name] != other[name]}
     if "model" in pairs:
-        same = one["model"][1] == other["model"][1]
-        pairs |= {"model": (first.model.name, last.model.name)}
-        pairs = {name: pair for name, pair in pairs.items() if name != "model" or not same}
+        pairs["model"] = first.model.name, last.model.name
     columns = [name for name in {**first.design, **last.design} if name not in COUNTED]
     return pairs | {name: (first[name], last[name]) for name in columns if first[name] != last[name]}
 

@@ -17,6 +17,7 @@ from dse.explaining.explanation import Explanation
 from dse.pricing.evaluated import Evaluation, machine, rules_for
 from dse.pricing.evaluation import evaluate
 from dse.spaces.lattice import Lattice, is_ordered
+from dse.spaces.legal import options_of
 from dse.spaces.sections.parameters import Constraint, Value
 from dse.spaces.space import Batch, Params, Space
 
@@ -67,12 +68,9 @@ def _pairs(lattice: Lattice, here: FloatArray, products: Sequence[Collection[str
         names = {lattice.parameters[at].name for at in (one, other)}
         if not any(names <= {*product} for product in products):
             continue
-        values = lattice.parameters[other].options
         columns = lattice.columns(here[np.newaxis])
         product = columns[lattice.parameters[one].name][0] * columns[lattice.parameters[other].name][0]
-        options = lattice.parameters[one].options
-        assert values is not None
-        assert options is not None
+        options, values = (options_of(lattice.parameters[at]) for at in (one, other))
         for code, away in _outward(lattice, here, one):
             for match in np.flatnonzero(values * options[int(code)] == product):
                 changed = _changed(here, {one: code, other: float(match)})
@@ -81,8 +79,7 @@ def _pairs(lattice: Lattice, here: FloatArray, products: Sequence[Collection[str
 
 def _outward(lattice: Lattice, here: FloatArray, at: int) -> list[tuple[float, int]]:
     """Options around that of a listed number, the nearest first: places, and how many values away. [-]"""
-    options = lattice.parameters[at].options
-    assert options is not None
+    options = options_of(lattice.parameters[at])
     rank = np.argsort(np.argsort(options))
     away = rank - rank[int(here[at])]
     return [(float(code), int(away[code])) for code in np.argsort(np.abs(away), kind="stable")[1:]]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from dse.pricing.evaluated import (
     NAN_VIOLATION,
     BestLayouts,
     Evaluation,
+    Record,
     interval_columns,
     joined,
     machine,
@@ -41,10 +42,6 @@ from dse.spaces.definition import SpaceWorkload
 from dse.spaces.formulas.expressions import Expression
 from dse.spaces.sections.parameters import Constraint, Value
 from dse.spaces.space import Space
-
-if TYPE_CHECKING:
-    from dse.spaces.space import Space
-
 
 AnyDesign = TypeVar("AnyDesign", bound=DesignPoints)
 
@@ -73,16 +70,15 @@ def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: Workload
         chunk = min(chunk, max(1, round(SENT_SECONDS * nominal_rate(space))))
     starts = range(0, points, chunk)
     parts = [{name: values[start : start + chunk] for name, values in columns.items()} for start in starts]
-    if workers.here or len(parts) == 1:
-        return joined([_evaluate_chunk(space, part, rules) for part in parts])
     pricer = Pricer(space, rules)
-    return joined(list(workers.map(_evaluated, [(pricer, part) for part in parts])))
+    return joined([*workers.map(_evaluated, [(pricer, part) for part in parts])])
 
 
 def _evaluated(task: tuple[Pricer, dict[str, FloatArray]]) -> Evaluation:
     """A chunk, evaluated in the process that received it."""
     pricer, columns = task
-    return _evaluate_chunk(pricer.space, columns, pricer.rules)
+    known, points = pricer.space.known_values(columns), next(iter(columns.values())).size
+    return _evaluation(pricer.space, known, _step(pricer.space, known, pricer.rules), points, pricer.rules.profile)
 
 
 def untimed_margins(space: Space, columns: Mapping[str, FloatArray], rules: WorkloadRules) -> FloatArray | None:
@@ -172,12 +168,6 @@ def _rows(known: Mapping[str, Any], points: int, rows: Any) -> dict[str, Any]:
     }
 
 
-def _evaluate_chunk(space: Space, columns: Mapping[str, FloatArray], rules: WorkloadRules) -> Evaluation:
-    known = space.known_values(columns)
-    points = next(iter(columns.values())).size
-    return _evaluation(space, known, _step(space, known, rules), points, rules.profile)
-
-
 def _step(space: Space, known: Mapping[str, Any], rules: WorkloadRules) -> ResultTable:
     """The breakdown of designs with all columns that need no evaluation."""
     points = max(np.size(known[parameter.name]) for parameter in space.parameters)
@@ -189,8 +179,14 @@ def _evaluation(
 ) -> Evaluation:
     """The evaluation of a breakdown by the formulas of a space."""
     values = evaluated_columns(space, known, breakdown, profile)
-    objectives = stacked([o.formula(values) for o in space.objectives], points)
-    margins, violations = _limits(space.limits, values, points)
+    return _judged(space, values, breakdown, _limits(space.limits, values, points), points)
+
+
+def _judged(
+    space: Space, values: Mapping[str, Any], breakdown: ResultTable, limits: tuple[FloatArray, FloatArray], points: int
+) -> Evaluation:
+    """The evaluation of designs with all of their columns, and their margins and violations of `limits`."""
+    objectives, (margins, violations) = stacked([o.formula(values) for o in space.objectives], points), limits
     return Evaluation(
         values=objectives,
         margins=margins,
@@ -227,17 +223,8 @@ def evaluate_workloads(space: Space, columns: Mapping[str, FloatArray], rules: W
     worst = space.data.get("combine") == "worst"
     breakdown = combined([part.breakdown for part in parts], weights, worst=worst)
     values = evaluated_columns(space, space.known_values(columns), breakdown, rules.profile)
-    objectives = stacked([objective.formula(values) for objective in space.objectives], points)
-    margins = np.min([part.margins for part in parts], axis=0)
-    return Evaluation(
-        values=objectives,
-        margins=margins,
-        violations=np.max([part.violations for part in parts], axis=0),
-        feasible=(margins >= 0).all(axis=1) & np.isfinite(objectives).all(axis=1),
-        breakdown=breakdown,
-        derived={d.name: stacked([values[d.name]], points)[:, 0] for d in space.derived},
-        workloads=layouts,
-    )
+    limits = np.min([part.margins for part in parts], axis=0), np.max([part.violations for part in parts], axis=0)
+    return replace(_judged(space, values, breakdown, limits, points), workloads=layouts)
 
 
 def best_layouts(
@@ -297,9 +284,6 @@ def stacked(columns: list[Any], points: int) -> FloatArray:
 def _filled(values: Any, points: int) -> FloatArray:
     """A column of full length."""
     return np.broadcast_to(np.asarray(values, dtype=np.float64).reshape(-1), (points,))
-
-
-Record = dict[str, Any]
 
 
 def kernel_choices(space: Space, columns: Mapping[str, FloatArray]) -> list[dict[str, Value]]:

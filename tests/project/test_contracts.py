@@ -32,8 +32,8 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 67_977),
-    ("costmodel dse", "dse.adapters", 46_689),
+    ("costmodel dse", "", 67_932),
+    ("costmodel dse", "dse.adapters", 46_644),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_779),
     ("dse.searching dse.storage", "", 6_923),
     ("dse.adapters", "", 21_288),

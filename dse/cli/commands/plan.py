@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.errors import DseError
+from costmodel.formats.quantity import count_value
 from costmodel.formats.system_file import load_system
 from dse.api.searching import PlannedStudy, compare_plans, plan, prices_of
 from dse.cli.options import name_list, number, pin, positive
@@ -29,12 +30,6 @@ from dse.reporting.designs.side_by_side_report import rent_text, side_by_side_re
 from dse.reporting.study_report import plan_report
 from dse.spaces.question import NothingFits
 
-#: Letters of large counts.
-SCALES: Final = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-
-_AMOUNT: Final = re.compile(
-    r"\s*([\d,]*\.?\d+(?:[eE]\d+)?)\s*([KMBT]?)\s*(tokens|sequences)?\s*", re.IGNORECASE | re.ASCII
-)
 #: Powers of two, as lengths of sequences are counted: 8k is 8,192.
 _BINARY: Final = {"k": 1024, "m": 1024**2}
 
@@ -55,29 +50,21 @@ def prices(text: str) -> float | dict[str, float]:
     return {name: number(price.removeprefix("$")) for name, price in map(pin, text.split(","))}
 
 
-def amount(text: str) -> tuple[float, str, str]:
-    """A count, its letter and its noun: ``16M tokens`` -> (16e6, "M", "tokens")."""
-    match = _AMOUNT.fullmatch(text)
-    if not match:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a count, such as 2048, 16M tokens or 15T")
-    value = float(match[1].replace(",", "")) * SCALES[match[2].upper()]
-    if not 0 < value < 1e18:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a count above 0")
-    return value, match[2].upper(), (match[3] or "").lower()
-
-
 def batch(text: str) -> tuple[int | None, float | None]:
-    """Sequences of a step, or tokens of one.
+    """Sequences of a step, or tokens of one, of which a letter speaks too.
 
     >>> batch("2048"), batch("16M tokens"), batch("4M")
     ((2048, None), (None, 16000000.0), (None, 4000000.0))
     """
-    value, letter, noun = amount(text)
-    if noun == "tokens" or (letter and noun != "sequences"):
-        return None, value
-    if not value.is_integer():
-        raise argparse.ArgumentTypeError(f"{text!r}: expected whole sequences")
-    return int(value), None
+    words = text.strip().lower()
+    noun = next((noun for noun in ("tokens", "sequences") if words.endswith(noun)), "")
+    number = words.removesuffix(noun).strip().upper()
+    try:
+        value = count_value(number.replace(",", ""))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a count, such as 2048 or 16M tokens") from None
+    is_of_tokens = noun == "tokens" or (not noun and number[-1].isalpha())
+    return (None, value) if is_of_tokens else (int(value), None)
 
 
 def formats(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import RenderableType
@@ -62,14 +62,15 @@ def pair_cells(pair: ComparedPair) -> tuple[str, ...]:
 #: A table: its title, its headings, and its rows of cells.
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
-#: Key of errors -> heading of their column, in order.
+#: Heading of a column of errors -> key, in order; and those of errors of memory.
 ERRORS: Final[Mapping[str, str]] = {
-    "median_abs_error_percent": "median",
-    "mean_abs_error_percent": "mean",
-    "p90_abs_error_percent": "p90",
-    "max_abs_error_percent": "max",
-    "bias_percent": "bias",
+    "median": "median_abs_error_percent",
+    "mean": "mean_abs_error_percent",
+    "p90": "p90_abs_error_percent",
+    "max": "max_abs_error_percent",
+    "bias": "bias_percent",
 }
+OF_MEMORY: Final = ("median", "mean", "bias")
 
 #: Reasons that are listed.
 MOST_REASONS: Final = 40
@@ -113,7 +114,7 @@ def accuracy_tables(rows: Sequence[ComparedRow]) -> list[Table]:
     return [
         (
             f"Accuracy by {grouping}",
-            (grouping, "rows", *ERRORS.values(), "in the 90 % interval", "false alarms", "sources"),
+            (grouping, "rows", *ERRORS, "in the 90 % interval", "false alarms", "sources"),
             [
                 (
                     record["group"],
@@ -138,7 +139,7 @@ def step_table(sets: Mapping[str, Sequence[ComparedRow]]) -> Table:
     }
     return (
         "Step time: |predicted / measured - 1|, and Kendall's tau of layouts of one run",
-        ("data set", "rows", "expressed", *ERRORS.values(), "tau"),
+        ("data set", "rows", "expressed", *ERRORS, "tau"),
         [
             (
                 record["dataset"],
@@ -164,14 +165,9 @@ def memory_table(sets: Mapping[str, Sequence[ComparedRow]]) -> Table:
     }
     return (
         "Memory, and runs that did not fit",
-        ("data set", "rows", "median", "mean", "bias", *_FITS),
+        ("data set", "rows", *OF_MEMORY, *_FITS),
         [
-            (
-                record["dataset"],
-                str(memory["rows"]),
-                *(number(memory[key], form) for key, form in _MEMORY.items()),
-                *fit_cells(memory),
-            )
+            (record["dataset"], str(memory["rows"]), *error_cells(memory, OF_MEMORY), *fit_cells(memory))
             for record in records_of(measured, sets)
             for memory in [record["memory"]]
         ],
@@ -194,13 +190,6 @@ def fit_cells(memory: Mapping[str, float]) -> list[str]:
 #: Headings of the cells of `fit_cells`.
 _FITS: Final = ("did not\nfit", "recall", "precision", "false\nalarms", "tight")
 
-#: Key of errors of memory -> how they are printed.
-_MEMORY: Final[Mapping[str, str]] = {
-    "median_abs_error_percent": "{:.1f} %",
-    "mean_abs_error_percent": "{:.1f} %",
-    "bias_percent": "{:+.1f} %",
-}
-
 
 def kernel_table(rows: Sequence[ComparedRow]) -> Table:
     """Errors of single kernels of each kind, of all and by size."""
@@ -211,7 +200,7 @@ def kernel_table(rows: Sequence[ComparedRow]) -> Table:
         for part in record["by_size"]:
             size = f"  from {readable(part['from'], part['unit'])}"
             cells.append((size, str(part["rows"]), *error_cells(part)))
-    return "Kernels", ("kind and\nsize", "rows", *ERRORS.values()), cells
+    return "Kernels", ("kind and\nsize", "rows", *ERRORS), cells
 
 
 def records_of(
@@ -222,9 +211,9 @@ def records_of(
     return [dataset_record(name, compared) for name, compared in {**shown, **whole}.items()]
 
 
-def error_cells(errors: Mapping[str, float]) -> list[str]:
-    """Errors as they are printed."""
-    return [number(errors[key], "{:+.1f} %" if key == "bias_percent" else "{:.1f} %") for key in ERRORS]
+def error_cells(errors: Mapping[str, float], names: Iterable[str] = ERRORS) -> list[str]:
+    """Errors as they are printed, under some of the headings `ERRORS`."""
+    return [number(errors[ERRORS[name]], "{:+.1f} %" if name == "bias" else "{:.1f} %") for name in names]
 
 
 def number(value: float, form: str) -> str:
