@@ -51,7 +51,7 @@ def prices(text: str) -> float | dict[str, float]:
 
 
 def batch(text: str) -> tuple[int | None, float | None]:
-    """Sequences of a step, or tokens of one, of which a letter speaks too.
+    """Sequences of a step, or tokens of one: a count with a letter is one of tokens.
 
     >>> batch("2048"), batch("16M tokens"), batch("4M")
     ((2048, None), (None, 16000000.0), (None, 4000000.0))
