@@ -32,14 +32,14 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 67_932),
-    ("costmodel dse", "dse.adapters", 46_644),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_779),
+    ("costmodel dse", "", 67_925),
+    ("costmodel dse", "dse.adapters", 46_638),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_773),
     ("dse.searching dse.storage", "", 6_923),
-    ("dse.adapters", "", 21_288),
+    ("dse.adapters", "", 21_287),
     ("dse.adapters.xla", "", 6_500),
     ("dse.adapters.dfmodel", "", 4_010),
-    ("tests", "", 29_859),
+    ("tests", "", 29_857),
 ]
 
 #: Names without a meaning, which no value has.
