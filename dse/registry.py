@@ -101,8 +101,9 @@ class ProgramSource:
 
     key: str
     schema: str  #: of models that hold such a program
-    data: str  #: takes the path of a file and returns the content of a model section
+    data: str  #: takes a folder and the file or files in it, and returns the content of a model section
     read: str  #: takes a section and a name and returns the model
+    system: str = ""  #: of spaces that name none
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

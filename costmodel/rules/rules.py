@@ -37,6 +37,7 @@ class KindOfWork:
     rate: float = 5e4  #: designs that are evaluated on one core, to the order of magnitude [1/s]
     #: Loads the native rules for it; None for those of `RULES`.
     rules: Callable[[], Any] | None = None
+    reads_system: bool = True  #: else its models describe the machine
 
 
 TRAINING: Final = KindOfWork("training", "an optimizer step of a transformer", ModelShape, Breakdown)

@@ -386,7 +386,12 @@ def explain(space: Space, params: Mapping[str, Any], *, profile: str = NATIVE, t
 
 
 def explanations(space: Space, records: Sequence[Mapping[str, Any]], profile: str) -> list[Explanation]:
-    """Explanations of evaluated designs, made in one batch; a design without a number has no portions."""
+    """Explanations of evaluated designs, made in one batch; a design without a number has no portions.
+
+    Raises `DseError` if results of this kind of work have no parts.
+    """
+    if not space.workload.work.reads_system:
+        raise DseError(f"space {space.name}: {space.workload.work.about} has no parts to explain; see `dse evaluate`")
     rules = rules_for(space, profile)
     known = space.known_values(space.encode([record["params"] for record in records]))
     has_times = any(np.isfinite(record["breakdown"]["step_time_s"]) for record in records)

@@ -155,7 +155,7 @@ def time_intervals(space: Space, designs: Batch, times: FloatArray) -> dict[str,
 
 def with_intervals(space: Space, records: Sequence[Record], profile: str) -> list[Record]:
     """Records of designs with the interval of their step time, and its evidence."""
-    if not records or profile != NATIVE or space.workloads:
+    if not records or profile != NATIVE or space.workloads or not space.workload.work.reads_system:
         return [*records]
     times = np.array([record["breakdown"].get("step_time_s", np.nan) for record in records])
     columns = time_intervals(space, space.encode([record["params"] for record in records]), times)

@@ -49,7 +49,7 @@ def parts_of(record: Record, total: str) -> list[Contribution]:
     Trials of earlier versions lack parts that these versions did not have.
     """
     columns = record["breakdown"]
-    whole = columns[with_unit_suffix(total)]
+    whole = columns.get(with_unit_suffix(total), math.nan)
     values = {name: columns.get(with_unit_suffix(name), 0.0) for name in PARTS[total]}
     parts = [Contribution(name, value, value / whole) for name, value in values.items() if value > 0]
     return sorted(parts, key=lambda part: -part.value)
@@ -73,10 +73,11 @@ def memory_verdict(space: Space, record: Record) -> str:
 
 
 def binding_tables(space: Space, record: Record, width: int) -> list[Table | Text]:
-    """Two tables of parts, side by side where they fit, and a sentence."""
-    capacity = memory_capacity(space, record)
-    used = record["breakdown"][with_unit_suffix("peak_memory")]
-    memory = parts_of(record, "peak_memory")
+    """Two tables of parts, side by side where they fit, and a sentence; none for work without memory."""
+    used = record["breakdown"].get(with_unit_suffix("peak_memory"))
+    if used is None:
+        return []
+    capacity, memory = memory_capacity(space, record), parts_of(record, "peak_memory")
     headroom = [Contribution("headroom_memory", capacity - used, (capacity - used) / used)] if capacity > used else []
     time = bars(step_title(record), parts_of(record, "step_time"), "s")
     space_used = bars(f"{readable(used, 'B')} of {readable(capacity, 'B')}", [*memory, *headroom], "B", capacity)
@@ -110,7 +111,9 @@ def bars(title: str, parts: Sequence[Contribution], unit: str, whole: float | No
 
 def sentence(space: Space, record: Record) -> str:
     """The bottleneck of a design, its largest part of memory, and its other limits."""
-    largest = parts_of(record, "peak_memory")[0]
+    largest = next(iter(parts_of(record, "peak_memory")), None)
+    if largest is None:
+        return ""
     memory = f"Memory is mostly {PHRASES[largest.name]}, {readable(largest.value, 'B')}."
     is_tight = memory_verdict(space, record) == TIGHT
     tight = f" Memory is tight: {peak_spread(space.framework)}." if is_tight else ""

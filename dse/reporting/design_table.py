@@ -362,7 +362,8 @@ def rate_columns(space: Space, records: Sequence[Record]) -> list[Column]:
 
     Trials of earlier versions have no tokens per second of one chip.
     """
-    columns = [Column("mfu", ("mfu",), [percent(ranked_rate(record, "mfu")) for record in records], 500)]
+    rated = all("mfu" in record["breakdown"] for record in records)
+    columns = [Column("mfu", ("mfu",), [percent(ranked_rate(r, "mfu")) for r in records], 500)] if rated else []
     if all(PER_GPU in record["breakdown"] for record in records):
         cells = [f"{ranked_rate(record, PER_GPU):,.0f}" for record in records]
         columns.append(Column(PER_GPU, ("tokens/s", f"per {space.chip_word}"), cells, 600))

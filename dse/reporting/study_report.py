@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from costmodel.columns import column_units
 from costmodel.formats.quantity import readable
-from costmodel.steps.breakdown import UNIT_SUFFIX
+from costmodel.steps.breakdown import UNIT_SUFFIX, Breakdown
 from dse.output import ROWS_SHOWN, UNITS, Record, Report, column_text, counted, design_text, percent, ranked_time
 from dse.pricing.evaluation import kernels_text, with_kernels
 from dse.reporting.answers import (
@@ -185,8 +186,11 @@ def evaluation_report(
 def quantities_table(space: Space, record: Record) -> Table:
     """Energy, cost and power of a design, and its derived columns."""
     table = Table.grid(padding=(0, 2, 0, 0))
-    for column in SUMMARY:
-        table.add_row(column.removesuffix(UNIT_SUFFIX[UNITS[column]]).replace("_", " "), column_text(record, column))
+    results, figures = space.workload.work.results, record["breakdown"]
+    units = {results.key(name): unit for name, unit in column_units(results).items()}
+    for column in SUMMARY if results is Breakdown else (name for name in units if figures[name] == figures[name]):
+        text = column_text(record, column) if column in UNITS else readable(figures[column], units[column])
+        table.add_row(column.removesuffix(UNIT_SUFFIX[units[column]]).replace("_", " "), text)
     for derived in space.derived:
         if derived.name in record["derived"] and not ("run" in record and derived.name in RUN_UNITS):
             table.add_row(derived.name.replace("_", " "), readable(record["derived"][derived.name], derived.unit))

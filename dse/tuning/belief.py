@@ -180,20 +180,9 @@ def belief(
 ) -> Belief:
     """Condition the distributions of designs on some runs.
 
-    Parameters
-    ----------
-    machines : Ensemble
-        Step times of the designs on drawn machines.
-    design : DesignPoints
-        The designs, (designs,).
-    memory : FloatArray
-        Predicted peak memory, (designs,). [B]
-    capacity : float
-        Memory of a chip. [B]
-    runs : sequence of Told
-        Runs of designs by their places.
-    doubt : float
-        Share of the deviations that holds here. [-]
+    `machines` has the step times of the designs on drawn machines; `memory` is the predicted peak memory of designs,
+    (designs,), and `capacity` that of a chip [B]; `runs` name designs by their places; `doubt` is the share of the
+    deviations that holds here. [-]
     """
     points = memory.size
     near, alone = likeness(design, points), np.eye(points)

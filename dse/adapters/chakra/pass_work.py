@@ -79,15 +79,8 @@ class StepWork:
 
 
 def step_work(run: TransformerRun) -> StepWork:
-    """Work of the ranks of one design in a step.
+    """Work of the ranks of the one design of a run in a step.
 
-    Parameters
-    ----------
-    run : TransformerRun
-        Model, machine and one design.
-
-    Notes
-    -----
     A rank's layers, embedding and head are shared out over its chunks evenly, as `timeline` shares out their
     time. Recomputation belongs to the backward pass. Exchanges of replicas are those of the stage that is
     done last.

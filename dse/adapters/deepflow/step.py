@@ -330,35 +330,6 @@ def memory_figures(table: str, levels: Footprint, total: FloatArray, room: Float
     return figures
 
 
-def step_energy(config: Configuration, figures: Figures) -> FloatArray:
-    """Energy of one step of all data shards, (points,); NaN where products are split. [J]
-
-    It includes cells, softmax, embedding, stage transfers, and the reduction over data shards: the rules of the
-    reference, which leaves split products open, with the counts of the times. Its own are of an older set of kernels.
-    """
-
-    def energy(part: str, *names: str) -> FloatArray:
-        products = [name for name, (of_part, _) in GEMMS.items() if of_part == part]
-        kernels = [*(f"{name}.GEMM_{{}}" for name in products), *(f"{name}.point_{{}}" for name in names)]
-        joules = np.zeros(1)
-        for kernel in kernels:
-            moved = figures[kernel.format("gmem" if "GEMM" in kernel else "mem")]
-            joules = joules + figures[kernel.format("flop")] * config.flop_energy + moved * config.dram_energy
-            if "GEMM" in kernel:
-                joules = joules + figures[kernel.format("l2mem")] * config.l2_energy
-        return joules
-
-    cells = config.num_layers * config.seq_len * energy("hidden", "Hidden_f", "Hidden_b")
-    embedding = 2 * (figures["Embedding_f.mem"] * config.dram_energy)
-    transfers = config.element_bytes * config.shard_batch * config.hidden_size * config.link_energy
-    shard = cells + energy("softmax", "Softmax_f", "Softmax_b") + embedding + transfers * (config.lp - 1)
-    weights = 2 * config.hidden_size * config.gate_size
-    moved = config.element_bytes * weights
-    reduction = 2 * moved * config.link_energy + weights * config.flop_energy + 3 * moved * config.dram_energy
-    whole = ~(config.split("hidden").sharded | config.split("softmax").sharded)
-    return np.where(whole, config.dp * shard + reduction * (config.dp - 1), np.nan)
-
-
 def split_figures(config: Configuration) -> Figures:
     """The parallelism, as the reference prints it twice."""
     figures = {f"{table}.{name}": getattr(config, name) for table in ("par1", "par2") for name in ("dp", "lp", "hlp")}
@@ -377,7 +348,7 @@ def price(config: Configuration) -> Figures:
     Nothing is refused here: a split without power for its links takes infinitely long or gives no number.
 
     (points,) columns, the same bits for a row in any batch. Times are in seconds, traffic in bytes; hardware, before
-    derating, and memory in Tflop/s, GiB, MiB, GiB/s and TiB/s; parameters in 1e9. [s], [B], [J]
+    derating, and memory in Tflop/s, GiB, MiB, GiB/s and TiB/s; parameters in 1e9. [s], [B]
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         machine = hardware(config)
@@ -388,10 +359,9 @@ def price(config: Configuration) -> Figures:
         shard = footprint(config, {part: config.split(part) for part in PARTS}, config.hlp, later=False)
         for table, levels in (("mem1", whole), ("mem2", shard)):
             figures |= memory_figures(table, levels, total_bytes(levels), machine["dram_capacity"], whole)
-        time, energy = step_time(config, machine, figures), step_energy(config, figures)
         steps = np.floor(DATA_SCALE * DATA_TOKENS / (BUDGET_BATCH * config.seq_len))
-        figures |= {"parameters": config.num_parameters / 1e9, "Time": time, "time_per_step": DAY / steps,
-                    "energy": energy, "power": energy / time,
+        figures |= {"parameters": config.num_parameters / 1e9, "Time": step_time(config, machine, figures),
+                    "time_per_step": DAY / steps,
                     "hw.throughput": machine["flop_rate"] / config.core_derate / 1e12,
                     "hw.mem_bw": machine["dram_bandwidth"] / config.dram_derate / GIB,
                     "hw.mem_size": machine["dram_capacity"] / GIB, "hw.L2_bw": machine["l2_bandwidth"] / TIB,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from costmodel.lstm import Split
 from dse.adapters.deepflow.chips import DEGREES, Values, chip
 from dse.adapters.deepflow.configuration import PARTS
 from dse.adapters.deepflow.model_steps import Device, lstm_times, split_products, step_times, token_times
-from dse.adapters.deepflow.setups import UNITS, ChipSetup
+from dse.adapters.deepflow.setups import UNITS, ChipSetup, problems
 from dse.adapters.deepflow.step import GIB, MIB, WHOLE, footprint, memory_figures, plain, total_bytes
 from dse.adapters.deepflow.tiled_products import INNERMOST, NONE, ORDERS
 
@@ -60,8 +61,9 @@ def gemm_figures(setup: ChipSetup, device: Device, capacity: FloatArray) -> Figu
 def llm_figures(setup: ChipSetup, device: Device, capacity: FloatArray) -> Figures:
     """Times of all tokens and, with one pipeline stage, of a training step."""
     yield from token_times(setup, device, product_split(setup)).items()
-    if np.all(setup.split("lp") == 1):
-        yield from step_times(setup, device).items()
+    alone = setup.split("lp") == 1
+    if np.any(alone):
+        yield from ((name, np.where(alone, times, np.nan)) for name, times in step_times(setup, device).items())
 
 
 #: Mode -> figures of a set-up.
@@ -91,22 +93,40 @@ def setup_figures(setup: ChipSetup) -> Values:
         return dict(hardware_figures(blocks)) | dict(figures)
 
 
-def runs(setup: ChipSetup, figures: Values) -> list[str]:
-    """Why DeepFlow stops, or ends with no time, for each set-up, by its figures; "" where it runs."""
-    time = np.atleast_1d(figures["Time"])
-    too_high = setup.rules["states"] & (figures["DRAM.operating_voltage"] == figures["DRAM.voltage_upperbound"])
-    stops = "power_breakdown.DRAM: its voltage exceeds max_voltage, where DeepFlow stops; lower the power"
-    endless = "a split or a level has no bandwidth, so that the step never ends; give links or memories power"
-    reasons = np.where(too_high, stops, np.where(time < np.inf, "", endless))
-    return [str(reason) for reason in np.broadcast_to(reasons, time.shape)]
+#: Reasons why DeepFlow stops, never stops drawing tiles, or ends with no time, that figures show.
+CRAMPED: Final = "memory_hierarchy: a level has no bandwidth, or no room for as many tiles as DeepFlow draws"
+TOO_HIGH: Final = "power_breakdown.DRAM: its voltage exceeds max_voltage, where DeepFlow stops; lower the power"
+ENDLESS: Final = "a split or a level has no bandwidth, so that the step never ends; give links or memories power"
+
+
+def outcomes(setup: ChipSetup) -> tuple[Values, list[str]]:
+    """Figures of set-ups, NaN where DeepFlow does not run, none where it runs none; and the reasons, (points,).
+
+    A reason is "" where DeepFlow runs.
+    """
+    points = max(values.size for values in setup.sheet.values())
+    reasons = np.full(points, "", dtype=object)
+    for reason, broken in problems(setup):
+        reasons[np.broadcast_to(broken, points) & (reasons == "")] = reason
+    rows, figures = np.flatnonzero(reasons == ""), Values()
+    if rows.size:
+        part = replace(setup, sheet={path: v[rows] if v.size > 1 else v for path, v in setup.sheet.items()})
+        figures = setup_figures(part)
+        too_high = setup.rules["states"] & (figures["DRAM.operating_voltage"] == figures["DRAM.voltage_upperbound"])
+        time = figures["Time"]
+        stopped = np.where(np.isnan(time), CRAMPED, np.where(time < np.inf, "", ENDLESS))
+        reasons[rows] = np.where(too_high, TOO_HIGH, stopped)
+    whole = {name: np.full(points, np.nan) for name in figures if np.any(reasons == "")}
+    for name, values in whole.items():
+        values[rows] = np.where(reasons[rows] == "", figures[name], np.nan)
+    return whole, reasons.tolist()
 
 
 def printed_figures(setup: ChipSetup) -> dict[str, Any]:
     """The figures of one set-up, with words for a loop order; a `DseError` if DeepFlow stops, or ends with no time."""
-    values = setup_figures(setup)
-    [why] = runs(setup, values)
-    if why:
-        raise DseError(why)
+    values, [reason] = outcomes(setup)
+    if reason:
+        raise DseError(reason)
     figures = plain(values)
     if "order" in figures:
         orders = ["".join("mkn"[axis] for axis in order) for order in ORDERS[NONE]]

@@ -17,7 +17,6 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.errors import DseError
 from dse.adapters.deepflow.chips import Values
 
 #: Dataflows in the order of their codes; "best" keeps the operand that the sizes of a product suggest.
@@ -42,8 +41,8 @@ CHUNK: Final = 2_000_000
 def tile_candidates(room: float, level: int, count: int) -> tuple[tuple[int, int, int], ...]:
     """Candidates of tiles of a level that has `room` for elements, in the order of a Python set. [elements]
 
-    Outputs stay in registers and shared memory (levels 0 and 1); farther levels only pass them. Raises `DseError` where
-    fewer than `count` tiles fit: the reference would never stop drawing.
+    Outputs stay in registers and shared memory (levels 0 and 1); farther levels only pass them. None where fewer than
+    `count` tiles fit, since the reference would never stop drawing, or `room` exceeds 2^53.
     """
     usable = room if 8 <= room < 2**53 else 8.0
     largest, edge = math.floor(math.log2(usable)), 2 ** math.floor(math.log(math.sqrt(usable / 2), 2))
@@ -51,9 +50,7 @@ def tile_candidates(room: float, level: int, count: int) -> tuple[tuple[int, int
     powers = [1 << power for power in range(largest)]
     fitting = {(a, b, depth) for a in powers for b in powers if (depth := _depth(usable, a, b, level))}
     if usable != room or len(fitting | tiles) < count:
-        raise DseError(
-            f"memory_hierarchy.l{level}: {room:g} elements; expected 2^53 at most, and room for {count} tiles"
-        )
+        return ()
     generator = np.random.RandomState(1)
     while len(tiles) < count:
         a, b = (1 << int(power) for power in generator.randint(0, largest, 2))
@@ -110,9 +107,10 @@ def products(sizes: Sequence[Sizes], unit: Values, *, candidates: int, nested: b
         size = len(ORDERS[code]) * candidates**3 if nested else len(INNERMOST) * candidates**2
         for part in np.array_split(chosen, math.ceil(len(chosen) * size / CHUNK)):
             values = {name: column[rows[part]] for name, column in columns.items()}
-            tables = [_tiles(values, level, candidates) for level in range(3)]
+            tables = [_tiles(values, level or 2 - 2 * nested, candidates) for level in range(3)]
             work = (nested_work if nested else flat_work)(flat[part], tables, values, code)
             time, order, *choice = _fastest(*work, values, tables)
+            time = np.where(np.isnan(sum(table[:, 0, 0] for table in tables)), np.nan, time)
             if nested:
                 order = np.array([ORDERS[NONE].index(loops) for loops in ORDERS[code]], dtype=np.float64)[order]
             for result, array in zip(results, (time, order, *choice), strict=True):
@@ -121,9 +119,10 @@ def products(sizes: Sequence[Sizes], unit: Values, *, candidates: int, nested: b
 
 
 def _tiles(rows: Values, level: int, count: int) -> FloatArray:
-    """Candidates of a level, (rows, candidates, 3). [elements]"""
+    """Candidates of a level, NaN where too few fit; (rows, candidates, 3). [elements]"""
     rooms, places = np.unique(rows[f"share{level}"] / rows["element_bytes"], return_inverse=True)
-    return np.array([tile_candidates(float(room), level, count) for room in rooms], dtype=np.float64)[places]
+    none = ((np.nan,) * 3,) * count
+    return np.array([tile_candidates(float(room), level, count) or none for room in rooms])[places]
 
 
 def _wide(rows: Values, axes: int) -> Values:

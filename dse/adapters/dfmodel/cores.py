@@ -89,7 +89,10 @@ def fewest_cycles(
     steps = np.where(graph.own_stages, n * streams, steps)
     height = np.where(graph.own_stages, per_kernel(setup.effective_stages), per_kernel(setup.array_height))
     shards = (m, np.where(graph.own_stages, k, np.where(graph.systolic, n, 1)), steps, height)
-    table = np.stack([np.broadcast_to(values, (points, len(graph))) for values in shards])
+    # A kernel without elements only communicates: it takes a core, and no cycle.
+    table = np.stack(
+        [np.broadcast_to(np.maximum(v, index < 2), (points, len(graph))) for index, v in enumerate(shards)]
+    )
     machine = (setup.array_width, np.floor(setup.cores))
     chips = np.stack([np.broadcast_to(values, (points,)) for values in machine])
     first, back = distinct_table_rows(np.vstack([np.moveaxis(table, 2, 1).reshape(-1, points), chips]).T)
@@ -109,23 +112,13 @@ def fewest_cycles(
 
 def _by_groups(kernels: _Kernels, counts: FloatArray) -> FloatArray:
     """Fewest cycles of groups with `counts` kernels of each kind; (points, groups). [-]"""
-    num_kinds, num_groups = counts.shape
-    size = counts.sum(axis=0)
-    cycles = np.zeros((kernels.m.size // num_kinds, num_groups))
-    if np.any(size == 1):
-        least = _on_the_best_cores(kernels).reshape(-1, num_kinds)
-        cycles[:, size == 1] = least[:, counts[:, size == 1].argmax(axis=0)]
-    shared = counts[:, size > 1]
-    used = np.flatnonzero(shared.any(axis=1))
-    if used.size:
-        used_kernels = kernels.take(np.arange(kernels.m.size).reshape(-1, num_kinds)[:, used].ravel())
-        loads = used_kernels.num_layouts().reshape(-1, used.size).sum(axis=1) + np.count_nonzero(shared)
-        cycles[:, size > 1] = np.concatenate(
-            [
-                _balanced(used_kernels.take(slice(part.start * used.size, part.stop * used.size)), shared[used])
-                for part in _chunks(loads)
-            ]
-        )
+    filled, used = np.flatnonzero(counts.any(axis=0)), np.flatnonzero(counts.any(axis=1))
+    cycles = np.zeros((kernels.m.size // len(counts), counts.shape[1]))
+    used_kernels = kernels.take(np.arange(kernels.m.size).reshape(-1, len(counts))[:, used].ravel())
+    loads = used_kernels.num_layouts().reshape(-1, used.size).sum(axis=1) + np.count_nonzero(counts)
+    parts = [slice(part.start * used.size, part.stop * used.size) for part in _chunks(loads)]
+    balanced = [_balanced(used_kernels.take(part), counts[np.ix_(used, filled)]) for part in parts]
+    cycles[:, filled] = np.concatenate(balanced)
     return cycles
 
 
@@ -167,17 +160,6 @@ def _ragged(counts: FloatArray) -> tuple[IntArray, IntArray]:
     whole = counts.astype(np.intp)
     row = np.repeat(np.arange(whole.size), whole)
     return row, np.arange(row.size) - np.repeat(np.cumsum(whole) - whole, whole)
-
-
-def _on_the_best_cores(kernels: _Kernels) -> FloatArray:
-    """Fewest cycles of kernels that may take all cores, or fewer; (rows,). [-]"""
-    tables = []
-    for part in _chunks(_most_parts(kernels.m, kernels.width, kernels.cores)):
-        lane_kernels = kernels.take(part)
-        row, lanes = lane_kernels.lanes()
-        cycles = lane_kernels.cycles(row, lanes, lane_kernels.cores[row] // lanes)
-        tables.append(np.minimum.reduceat(cycles, np.flatnonzero(np.diff(row, prepend=-1))))
-    return np.concatenate(tables)
 
 
 def _on_all_cores(kernels: _Kernels) -> FloatArray:

@@ -76,7 +76,7 @@ def resident_bytes(load: Loads) -> FloatArray:
 
 def tensor_bytes(setup: Setup, edge_bytes: FloatArray) -> FloatArray:
     """Bytes on the edges for all tiles of a micro-batch; (points, edges). [B]"""
-    return edge_bytes * per_kernel(setup.tiles * setup.micro_batch_size)
+    return edge_bytes * per_kernel(setup.tiles * setup.sequences)
 
 
 def dram_tiers(setup: Setup) -> list[tuple[FloatArray, FloatArray]]:
@@ -132,7 +132,7 @@ class Loads:
     rules: Generation
     streams: FloatArray  #: tiles, times repetitions where these are a kernel's; (points, kernels) [-]
     work_time: FloatArray  #: at the given utilization; (points, kernels) [s]
-    network_time: FloatArray  #: (points, kernels) [s]
+    network_time: FloatArray  #: of links that work at once; (links, points, kernels) [s]
     edge_bytes: FloatArray  #: of one tile; (points, edges) [B]
     buffers: FloatArray  #: tiles that an edge inside a group holds; (edges,) [-]
     weight_bytes: FloatArray  #: (points, kernels) [B]
@@ -195,7 +195,7 @@ def loads(graph: DfmodelGraph, setup: Setup, sharding: IntArray, generation: str
         streams = tiles * np.maximum(graph.repeats, 1)
     flops = np.where(graph.systolic, 2.0, 1.0) * part.m * part.k * part.n * streams
     peak = np.where(setup.utilization > 0, setup.utilization, 1) * setup.peak_rate
-    levels = graph.levels()
+    levels, loaded = graph.levels(), graph.weighted & ~(graph.streamed & rules.loads_weights)
     return Loads(
         graph=graph,
         setup=setup,
@@ -206,7 +206,7 @@ def loads(graph: DfmodelGraph, setup: Setup, sharding: IntArray, generation: str
         network_time=network_time(graph, setup, part.output_bytes, tiles, sharding, generation),
         edge_bytes=part.output_bytes[..., graph.start] * ~graph.zero_out,
         buffers=np.asarray(levels[graph.end] - levels[graph.start] + 1, dtype=np.float64),
-        weight_bytes=graph.weighted * part.m * part.k * per_kernel(setup.element_bytes),
+        weight_bytes=loaded * part.m * part.k * per_kernel(setup.element_bytes),
     )
 
 
@@ -239,10 +239,10 @@ def group_costs(load: Loads, groups: Groups, bandwidth: FloatArray) -> GroupCost
     compute = _compute_time(load, within, passes > 1)
     memory, loading = crossing * tiles / per_kernel(bandwidth), stated / per_kernel(bandwidth)
     if load.rules.loads_weights:
-        loading = loading + load.weight_bytes @ within / per_kernel(bandwidth * setup.micro_batch_size)
+        loading = loading + load.weight_bytes @ within / per_kernel(bandwidth * setup.sequences)
     else:
         memory, loading = memory + loading, np.zeros_like(memory)
-    network = load.network_time @ within
+    network = (load.network_time @ within).max(axis=0)
     times = [repeats * time for time in (compute, memory, network)]
     return GroupCosts(
         compute_time=times[0],
@@ -311,7 +311,7 @@ def iteration_time(graph: DfmodelGraph, setup: Setup, layer_time: FloatArray, ru
     """
     if rules.loads_weights:
         moved = setup.hidden_size * setup.seq_len * setup.element_bytes * transfer_rate(setup)
-        layer_time = np.maximum(layer_time, np.where(setup.degree("PP") > 1, moved, 0.0))
+        layer_time = np.maximum(layer_time, np.where((setup.degree("PP") > 1) & setup.trains, moved, 0.0))
     return layer_time * pipeline_factor(setup, rules) * layer_runs(setup, rules) + transfer_time(graph, setup, rules)
 
 
@@ -324,7 +324,7 @@ def layer_runs(setup: Setup, rules: Generation) -> FloatArray:
 def pipeline_factor(setup: Setup, rules: Generation) -> FloatArray:
     """Iteration over its part without bubble. [-]"""
     chunks = 1 if rules.loads_weights else np.maximum(setup.stage_layers - 1, 1)
-    return 1 + (setup.degree("PP") - 1) / (setup.micro_batches * chunks)
+    return 1 + setup.trains * (setup.degree("PP") - 1) / (setup.micro_batches * chunks)
 
 
 def transfer_time(graph: DfmodelGraph, setup: Setup, rules: Generation) -> FloatArray:

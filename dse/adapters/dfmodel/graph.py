@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from itertools import product
 from typing import Final, Self
 
@@ -68,30 +69,17 @@ class DfmodelGraph:
 
         Raises `DseError` if the edges make a cycle; it names one.
         """
+        feeds: dict[int, list[int]] = {kernel: [] for kernel in range(len(self))}
+        for start, end in zip(self.start.tolist(), self.end.tolist(), strict=True):
+            feeds[end].append(start)
         level = np.zeros(len(self), dtype=np.int64)
-        for _ in range(len(self)):
-            deeper = level.copy()
-            np.maximum.at(deeper, self.end, level[self.start] + 1)
-            if np.array_equal(deeper, level):
-                return level
-            level = deeper
-        raise DseError(f"connections make a cycle: {' -> '.join(self._cycle())}; a graph flows one way")
-
-    def _cycle(self) -> list[str]:
-        """Names of kernels around a cycle, where there is one."""
-        left = np.ones(len(self), dtype=bool)
-        while True:
-            inside = left[self.start] & left[self.end]
-            fed = np.isin(np.arange(len(self)), self.end[inside])
-            if np.array_equal(fed & left, left):
-                break
-            left &= fed  # kernels without producers are on no cycle
-        before = dict(zip(self.end[inside].tolist(), self.start[inside].tolist(), strict=True))
-        path = [next(iter(before))]
-        while before[path[-1]] not in path:
-            path.append(before[path[-1]])
-        around = [before[path[-1]], *reversed(path[path.index(before[path[-1]]) :])]
-        return [self.names[kernel] for kernel in around]
+        try:
+            for kernel in TopologicalSorter(feeds).static_order():
+                level[kernel] = max((level[start] + 1 for start in feeds[kernel]), default=0)
+        except CycleError as error:
+            around = " -> ".join(self.names[kernel] for kernel in error.args[1])
+            raise DseError(f"connections make a cycle: {around}; a graph flows one way") from None
+        return level
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -1,9 +1,9 @@
 """One transformer layer as a graph, of any kind of attention and MLP; forward alone, or backward too.
 
 A kernel is a line: name, outer, m, k (- for vector kernels) and n, by the words of `layer_graph`; then * where its
-second operand is a weight, + where it is a weight that every chip holds whole. An edge line is a kernel and the readers
-of its output. `{0}`, `{1}`, ... are the kernels that make the row's inputs, `{gradient}` for those that make the
-gradient of its output. Rows that the reference does not have are written by their kind.
+second operand is a weight. An edge line is a kernel and the readers of its output. `{0}`, `{1}`, ... are the kernels
+that make the row's inputs, `{gradient}` those that make the gradient of its output. Rows that the reference does not
+have are written by their kind.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
 from costmodel.formats.input_files import data_beside
-from costmodel.training.blocks import ATTENTION, DECODER, STREAM, Block, Layer, kinds_without_word
+from costmodel.training.blocks import DECODER, STREAM, Layer, kinds_without_word
 from costmodel.training.kernel_kind import Kernel
 from costmodel.training.model import ModelShape
 from dse.adapters.dfmodel.graph import DfmodelGraph, K, N
@@ -108,27 +108,8 @@ def fragment(kernel: Kernel) -> Fragment:
     return template(kernel.kind.name, kernel.name)
 
 
-#: A layer whose MLP is a mixture of experts; each token passes some of them.
-EXPERT_LAYER: Final = Layer(
-    (
-        ATTENTION,
-        Block(
-            "experts",
-            """
-            mlp_norm      norm      hidden  < stream
-            experts       experts   hidden  < mlp_norm
-            mlp_residual  residual  hidden  < experts stream
-            """,
-        ),
-    )
-)
-
-
 Words = Mapping[str, FloatArray]
 
-#: Marks of the second operand: a weight, and a weight that every chip holds whole.
-_WEIGHT: Final = "*"
-_WHOLE_WEIGHT: Final = "+"
 _DROPOUT: Final = "DropOut"
 
 #: Most kernels whose outputs another reads: gradients of more are summed before.
@@ -170,8 +151,6 @@ def layer_graph(
     head_size: FloatArray | float | None = None,
     ffn_hidden_size: FloatArray | float | None = None,
     gated_mlp: bool = False,
-    num_experts: FloatArray | float | None = None,
-    top_k: FloatArray | float = 1.0,
     dropout: bool = True,
     backward: bool = True,
     element_bytes: FloatArray | float = 2.0,
@@ -179,13 +158,12 @@ def layer_graph(
 ) -> DfmodelGraph:
     """The graph of one layer, for one design or for many at once; by default that of GPT.
 
-    Raises `DseError` if heads, groups or experts do not divide the dimension that they split.
+    Raises `DseError` if heads or groups do not divide the dimension that they split.
 
     Shapes are floats or (points,) columns. [-] By default there is one head of keys and values for each head,
-    `head_size` is the hidden size over the heads, `ffn_hidden_size` four times the hidden size, and there is one MLP
-    without a router. With `gated_mlp`, the first product of the MLP makes a gate as well, in one matrix of twice the
-    width. Tokens spread evenly over experts. `dropout` and `backward` add their kernels. `element_bytes` is the size of
-    one element [B], `layer` the kernels, by default those of GPT.
+    `head_size` is the hidden size over the heads, and `ffn_hidden_size` four times the hidden size. With `gated_mlp`,
+    the first product of the MLP makes a gate as well, in one matrix of twice the width. `dropout` and `backward` add
+    their kernels. `element_bytes` is the size of one element [B], `layer` the kernels, by default those of GPT.
     """
     if head_size is None and np.any(np.asarray(hidden_size) % num_attention_heads):
         raise DseError("num_attention_heads: does not divide the hidden size; choose one of its divisors")
@@ -196,11 +174,9 @@ def layer_graph(
         "g": num_attention_heads if num_query_groups is None else num_query_groups,
         "d": hidden_size / np.asarray(num_attention_heads, dtype=np.float64) if head_size is None else head_size,
         "F": 4 * np.asarray(hidden_size) if ffn_hidden_size is None else ffn_hidden_size,
-        "E": 1 if num_experts is None else num_experts,
-        "k": top_k,
     }
     words = _words({name: np.asarray(value, dtype=np.float64) for name, value in given.items()}, gated_mlp)
-    rows, edges = _written(layer or (DECODER if num_experts is None else EXPERT_LAYER), backward)
+    rows, edges = _written(layer or DECODER, backward)
     if not dropout:  # its readers read its input
         before = {end: start for start, end in edges if end.startswith(_DROPOUT)}
         edges = [(before.get(start, start), end) for start, end in edges if end not in before]
@@ -278,19 +254,18 @@ def _graph(
 ) -> DfmodelGraph:
     """Sizes follow from dimensions, and those of inputs from their producers, in the order of the edges."""
     names = tuple(row[0] for row in rows)
-    marks = ["".join(row[5:]) for row in rows]
     columns = (np.broadcast_arrays(*(words[row[field]] for row in rows)) for field in range(1, 5))
     outer, m, k, n = (np.stack(column, axis=-1) for column in columns)
     output = outer * m * n * element_bytes[..., np.newaxis]
     start, end = (np.array([names.index(edge[side]) for edge in edges]) for side in (0, 1))
     first, second = _inputs(output, start, end)
-    has_weight = np.array([mark in (_WEIGHT, _WHOLE_WEIGHT) for mark in marks])
-    second = np.where(has_weight, outer * m * k * element_bytes[..., np.newaxis], second)
+    weighted = np.array([row[5:] == ["*"] for row in rows])
+    second = np.where(weighted, outer * m * k * element_bytes[..., np.newaxis], second)
     return DfmodelGraph(
         names=names,
         backward=np.array(["_bwd" in name for name in names]),
         systolic=np.array([row[3] != "-" for row in rows]),
-        weighted=np.array([mark == _WEIGHT for mark in marks]),
+        weighted=weighted,
         tiling=np.array([K if name.endswith("_weight_update") else N for name in names]),
         outer=outer, m=m, k=k, n=n,
         first_bytes=first, second_bytes=second, output_bytes=output,
@@ -312,16 +287,11 @@ def _words(given: Words, gated_mlp: bool) -> Words:
     """Dimensions that the tables name. [-]
 
     H hidden size, n heads, g groups of them, d head size, S sequence, r heads of a group, F size of the MLP,
-    U width of its first product, E experts, k of them for a token, C tokens of an expert.
+    U width of its first product.
     """
     heads, groups, seq = given["n"], given["g"], given["S"]
     if np.any(heads % groups):
         raise DseError("num_query_groups: does not divide num_attention_heads; choose one of its divisors")
-    if np.any(given["k"] > given["E"]):
-        raise DseError("top_k: more than num_experts; a token passes each expert once at most")
-    chosen = seq * given["k"]
-    if np.any(chosen % given["E"]):
-        raise DseError("num_experts: does not divide the tokens times top_k; choose a divisor: experts share them out")
     return {
         **given,
         "1": np.ones(()),
@@ -330,5 +300,4 @@ def _words(given: Words, gated_mlp: bool) -> Words:
         "gd": groups * given["d"],
         "rS": heads / groups * seq,
         "U": (2 if gated_mlp else 1) * given["F"],
-        "C": chosen / given["E"],
     }

@@ -191,19 +191,10 @@ def cheapest(
 ) -> tuple[float, IntArray] | None:
     """The least sum of the costs of groups, and the group of each node; None where no way is left.
 
-    Parameters
-    ----------
-    candidates : Groupings
-        Ways to choose from.
-    costs : (sets,) array
-        Cost of a group that holds a set; infinite where it may not. [cost]
-    sizes : (edges,) array, optional
-        Size that each edge carries from the group of its start to that of its end. [size]
-    room : float
-        The most that edges may carry into, out of and past any one group. [size]
+    `costs` are those of groups that hold each set of `candidates`, infinite where they may not, (sets,). [cost] `sizes`
+    are carried by each edge from the group of its start to that of its end, (edges,) [size]; `room` is the most that
+    edges may carry into, out of and past any one group. [size]
 
-    Notes
-    -----
     Groups in order are a chain of order ideals, and the cost of a group depends only on its nodes: the cheapest way to
     each ideal with some number of groups is the cheapest over those one group before. Only forbidden ways are left out.
     Among equally cheap ones, those of the fewest groups, and of these the one whose last group holds the fewest nodes,
@@ -289,7 +280,7 @@ def fastest_mapping(
     full rate of all cores. Once that exceeds the best time found, no design left can be faster.
     """
     load = loads(graph, setup, sharding, generation)
-    work, network = (np.sum(time, axis=-1) for time in (load.work_time, load.network_time))
+    work, network = np.sum(load.work_time, axis=-1), np.sum(load.network_time, axis=-1).max(axis=0)
     shortest = OVERLAPPED[setup.overlap](work, np.zeros_like(work), network)
     bound = np.broadcast_to(iteration_time(graph, setup, shortest, load.rules), (setup.num_points,))
     sets = kernel_groups(graph, ways.sets.T.astype(np.float64))

@@ -114,7 +114,8 @@ def exchange_rate(setup: Setup, generation: str) -> FloatArray:
     chips = setup.num_chips / setup.copies
     torus = len(sizes) > 1 and {dimension.kind for dimension in setup.dimensions} == {"r"}
     joined = [chips if torus else np.prod(sizes[:last], axis=0) for last in range(1, len(sizes) + 1)]
-    rings = _PORTS["rings"].get(setup.topology, ["1"] * len(sizes))
+    tables = _PORTS["rings"] | _PORTS.get(f"rings_{generation}", {})
+    rings = tables.get(setup.topology, ["1"] * len(sizes))
     times = [
         product(rules.exchanged_pairs, n=n)
         / (product(rules.exchange_links[d.kind], x=d.size) * product(parallel, **_axes(setup)) * d.bandwidth)

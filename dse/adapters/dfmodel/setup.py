@@ -80,6 +80,7 @@ class Setup(Columns):
     overlap: str = "none"  #: "none", "perfect", or "compute_memory"
     doubled: bool = False  #: all-reduces as a reduce-scatter and an all-gather
     workload: str = "llm"  #: a key of `workloads.WORKLOADS`
+    trains: bool = True  #: else a pipeline of the oldest generation has no bubble, and sends nothing
 
     num_chips: FloatArray = column("-")
     cores: FloatArray = column("-")
@@ -140,6 +141,11 @@ class Setup(Columns):
     def stage_layers(self) -> FloatArray:
         """Layers of the longest pipeline stage. [-]"""
         return np.ceil(self.num_layers / self.degree("PP"))
+
+    @property
+    def sequences(self) -> FloatArray:
+        """Sequences of a micro-batch that the kernels of a language model do not count. [-]"""
+        return self.micro_batch_size if self.roles else self.micro_batch_size**0
 
     @property
     def micro_batches(self) -> FloatArray:

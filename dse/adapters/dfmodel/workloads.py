@@ -6,7 +6,7 @@ A language model is sharded over a tensor-parallel group, and its collectives fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,7 +29,7 @@ class DfmodelWorkload:
     """Rules of one workload."""
 
     parts: Callable[[Setup, IntArray], Parts]
-    rates: Mapping[int, Rate]  #: of the collectives that files state, for each byte stated
+    rates: Sequence[Mapping[int, Rate]]  #: of stated collectives, for each byte; entries use their links at once
     sharded: bool = False  #: collectives follow from the sharding, too
     holds_tensors: bool = True  #: weights and tensors between groups count as required DRAM
 
@@ -65,6 +65,17 @@ def _panel_rate(axis: int, dimension: int) -> Rate:
     return panel
 
 
+def _sent_panel(setup: Setup, generation: str) -> FloatArray:
+    """Rate at which a chip sends its part of a panel along the first dimension."""
+    return 1 / setup.dimensions[0].bandwidth
+
+
+def _passed_panel(setup: Setup, generation: str) -> FloatArray:
+    """Rate at which chips of the last dimension get a panel from one of them: over half of a ring, else half a hop."""
+    links = setup.dimensions[-1]
+    return ((links.size - 1) / 2 if links.kind == "r" else 0.5) / links.bandwidth
+
+
 def _shared_exchange(setup: Setup, generation: str) -> FloatArray:
     """Rate of a transposition: each pair of chips exchanges its part of the stated bytes."""
     return exchange_rate(setup, generation) / (setup.num_chips / setup.copies) ** 2
@@ -85,20 +96,23 @@ def _gradient_share(setup: Setup, generation: str) -> FloatArray:
 WORKLOADS: Final[Mapping[str, DfmodelWorkload]] = {
     **dict.fromkeys(
         ("llm", "gemm_fft_llm", "vector_fft_llm", "regular_fft_llm", "mamba"),
-        DfmodelWorkload(parts=_by_sharding, rates={}, sharded=True),
+        DfmodelWorkload(parts=_by_sharding, rates=(), sharded=True),
     ),
     "dlrm": DfmodelWorkload(
-        parts=_by_sharding, rates={codes.ALL_TO_ALL: _table_exchange, codes.PERIODIC: _gradient_share}
+        parts=_by_sharding, rates=({codes.ALL_TO_ALL: _table_exchange, codes.PERIODIC: _gradient_share},)
     ),
     "fft": DfmodelWorkload(
         parts=lambda setup, sharding: (*np.ones((2, 1, 1)), per_kernel(setup.num_chips / setup.copies)),
-        rates={codes.ALL_TO_ALL: _shared_exchange},
+        rates=({codes.ALL_TO_ALL: _shared_exchange},),
         holds_tensors=False,
     ),
     "hpl": DfmodelWorkload(
         parts=_matrix_parts,
-        rates={codes.BROADCAST: _panel_rate(0, 1), codes.POINT_TO_POINT: _panel_rate(1, 0)},
+        rates=({codes.BROADCAST: _panel_rate(0, 1)}, {codes.POINT_TO_POINT: _panel_rate(1, 0)}),
         holds_tensors=False,
+    ),
+    "panels": DfmodelWorkload(  # hpl of the oldest files, which state the work and messages of one chip
+        parts=_by_sharding, rates=({codes.BROADCAST: _passed_panel}, {codes.POINT_TO_POINT: _sent_panel})
     ),
 }  # fmt: skip
 
@@ -106,19 +120,19 @@ WORKLOADS: Final[Mapping[str, DfmodelWorkload]] = {
 def network_time(
     graph: DfmodelGraph, setup: Setup, output_bytes: FloatArray, tiles: FloatArray, sharding: IntArray, generation: str
 ) -> FloatArray:
-    """Collectives of each kernel and of the edges that leave it; (points, kernels). [s]
+    """Collectives of each kernel and of the edges that leave it, for links that work at once. [s]
 
     `output_bytes` are those of a shard for one tile, (points, kernels) [B]; `tiles` those that pass a kernel,
-    (points, kernels). [-] Of two stated collectives of a kernel the longer counts.
+    (points, kernels). [-] The result has shape (links, points, kernels).
     """
     rules = WORKLOADS[setup.workload]
     if rules.sharded:
-        return _sharded_time(graph, setup, output_bytes, tiles, sharding, generation)
-    stated = np.zeros((setup.num_points, len(graph)))
-    for collectives in graph.collectives:
-        for collective, of in rules.rates.items():
-            time = graph.message_bytes * per_kernel(of(setup, generation))
-            stated = np.maximum(stated, (collectives == collective) * time)
+        return _sharded_time(graph, setup, output_bytes, tiles, sharding, generation)[np.newaxis]
+    stated = np.zeros((len(rules.rates), setup.num_points, len(graph)))
+    for link, rates in enumerate(rules.rates):
+        for collective, of in rates.items():
+            stating = np.any(graph.collectives == collective, axis=0)
+            stated[link] += stating * graph.message_bytes * per_kernel(of(setup, generation))
     return stated
 
 

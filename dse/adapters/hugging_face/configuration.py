@@ -75,18 +75,11 @@ _KINDS: Final = get_type_hints(ModelShape)
 
 
 def import_model(path: Path, *, name: str = "", seq_len: float | None = None) -> ImportedModel:
-    """The model that a Hugging Face configuration describes.
+    """The model that a Hugging Face configuration describes: a `config.json`, or the folder of one.
 
-    Raises `DseError` with one line for each mistake in the file.
-
-    Parameters
-    ----------
-    path : Path
-        A `config.json`, or the folder of one.
-    name : str, optional
-        Of the model; by default that of the file, or of its folder.
-    seq_len : float, optional
-        Length of a training sequence; by default that of the model's first training, or `USUAL_SEQ_LEN`. [tokens]
+    `name` is that of the model, by default that of the file or its folder. `seq_len` is the length of a training
+    sequence, by default that of the model's first training, or `USUAL_SEQ_LEN`. [tokens] Raises `DseError` with one
+    line for each mistake in the file.
     """
     path = path / "config.json" if path.is_dir() else path
     reader = _ConfigurationReader(read_json(path, "the object of a config.json"), name or _name_of(path), seq_len)

@@ -107,14 +107,8 @@ class StepRows:
     ) -> Self:
         """A template from its rows; those that no design has are left out.
 
-        Parameters
-        ----------
-        rows : sequence of Row
-            In the order of `SECTIONS`; entries are scalars or (points,) arrays.
-        layers, micro_batches, leading_layers : (points,) array
-            Repeats. [-]
-        layout : Parallelism
-            (points,) columns.
+        `rows` are in the order of `SECTIONS`; their entries are scalars or (points,) arrays. `layers`, `micro_batches`
+        and `leading_layers` are repeats, (points,). [-]
         """
         rows = [row for row in rows if np.any(row.present)]
         passes = [one for row in rows for one in row.passes]

@@ -47,9 +47,9 @@ WORKS[PROGRAM.name] = PROGRAM
 RULES: Final[Rules[Design]] = Rules(work=PROGRAM, design=Design, cost=lambda run: program_step(run.model, run.system))
 
 
-def program_file(path: Path) -> dict[str, Any]:
+def program_file(base: Path, name: Any) -> dict[str, Any]:
     """The model section of a space that runs the program of an HLO module.
 
     Raises `DseError` if the file is not a module.
     """
-    return program_data(program(Analysis(load_module(path))))
+    return program_data(program(Analysis(load_module(base / str(name)))))

@@ -114,7 +114,7 @@ class DesignPages:
             "sentence": sentence(space, record),
             "seconds": record["breakdown"][with_unit_suffix("step_time")],
             "per_step": step_title(record),
-            "bytes": record["breakdown"][PEAK_MEMORY],
+            "bytes": record["breakdown"].get(PEAK_MEMORY, 0.0),
             "capacity": memory_capacity(space, record),
             "step": [[part.label, rounded(part.value)] for part in parts_of(record, "step_time")],
             "memory": [[part.label, rounded(part.value)] for part in parts_of(record, "peak_memory")],

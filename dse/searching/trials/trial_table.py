@@ -254,7 +254,7 @@ class StoredTrials:
 
     def intervals(self, times: FloatArray) -> dict[str, list[Any]]:
         """Ends of the interval of each step time [s], and its evidence; empty for other profiles."""
-        if self.profile != NATIVE or not len(times):
+        if self.profile != NATIVE or not self.space.workload.work.reads_system or not len(times):
             return {}
         codes = {}
         for parameter in self.space.parameters:

@@ -81,7 +81,7 @@ class Names:
 
     def __init__(self, workload: Workload, system: System) -> None:
         model, results = workload.model, workload.work.results
-        units, quantities = system.units(), system.quantities()
+        units, quantities = (system.units(), system.quantities()) if workload.work.reads_system else ({}, {})
         self.columns: Final = design_columns(workload)  #: of its designs, for all profiles
         self.totals: Final = design_rules(NATIVE, workload).totals
         self.model: Final = (*model.dimensions, *model.counts, "num_parameters")

@@ -105,20 +105,21 @@ def with_model(section: Section, name: str, base: Path) -> tuple[Section, Worklo
 def _with_program(section: Section, base: Path) -> Section:
     """A space with the program that `workload` names written out as its model."""
     source = section.section("workload")
-    data_of = {program.key: program.data for program in program_sources()}
-    key = next((key for key in data_of if key in source), "kind")
-    path = source.text(key)
+    programs = {program.key: program for program in program_sources()}
+    key = next((key for key in programs if key in source), "kind")
+    source.value(key, str, "")
     if "model" in section:
         section.mistake("workload", "a space has a model or a workload, not both")
     section.source.finish()
     try:
-        written = load(data_of[key])(base / path)
+        written = load(programs[key].data)(base, source.data[key])
     except DseError as error:
         source.mistake(key, str(error))
         section.source.finish()
         raise
     data = {key: value for key, value in section.data.items() if key != "workload"}
-    return Section(section.source, section.at, {**data, "model": written})
+    system = {"system": programs[key].system} if programs[key].system else {}
+    return Section(section.source, section.at, {**system, **data, "model": written})
 
 
 def with_system(

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -141,26 +140,6 @@ def test_a_batch_gives_the_bits_of_one_by_one_pricing():
         assert all(np.array_equal(together[name][row], alone[name][0], equal_nan=True) for name in together)
 
 
-def test_energy_by_hand():
-    """Section 9 on a model small enough for paper: one layer, one step, every count a few digits."""
-    config = probe(batch_size=2, seq_len=1, num_layers=1, hidden_size=3, gates=2, projection_size=1,
-                   vocab_size=5, launch_overhead=0.0, flop_energy=1.0, dram_energy=10.0, l2_energy=100.0,
-                   core_fraction=1e12, dram_fraction=1e12, l2_fraction=1e16)  # fmt: skip
-    # (m, k, n) of the five products; k fits a tile, so that each level moves 4 (mk + kn + mn) bytes.
-    products = [(2, 6, 6), (2, 6, 6), (6, 2, 6), (2, 3, 5), (3, 2, 5), (2, 5, 3)]
-    flops = sum(2 * m * k * n + m * n * 20 for m, k, n in products)
-    moved = sum(4 * (m * k + k * n + m * n) for m, k, n in products)
-    pointwise_flops = 12 * 3.25 + (6 * 3.25 + 36) + 2 * 14 + 50
-    pointwise_bytes = 4 * 12 * 8.5 + (4 * 6 * 8.5 + 3 * 36) + 4 * 2 * 35 + 4 * 2 * 55
-    embedding = 2 * 2 * 4 * 2 * 3
-    energy = flops + pointwise_flops + 10 * (moved + pointwise_bytes + embedding) + 100 * moved
-    assert price(config)["energy"][0] == pytest.approx(energy)
-    weights = 2 * 3 * 6  # three replicas of that work, and two rings
-    three = price(replace(config, dp=np.array([3.0]), batch_size=np.array([6.0])))
-    ring = 2 * 4 * weights * config.link_energy[0] + weights + 3 * 4 * weights * 10
-    assert three["energy"][0] == pytest.approx(3 * energy + 2 * ring)
-
-
 MISTAKES = cases(__file__, "MISTAKES")
 
 
@@ -258,7 +237,7 @@ LOG = cases(__file__, "LOG")
 
 
 def test_a_log_evaluates_the_configuration_that_it_echoes(tmp_path):
-    """All figures but those of energy; capacities have the digits of the log."""
+    """Capacities have the digits of the log."""
     log = tmp_path / "summary.txt"
     log.write_text(re.sub(r"\{([\w.]+)\}", lambda match: PRINTED[match[1]], LOG))
     told = outputs_of("evaluate", str(log), "--format", "json")
@@ -267,7 +246,6 @@ def test_a_log_evaluates_the_configuration_that_it_echoes(tmp_path):
     for name, text in PRINTED.items():
         digits = len(text.partition(".")[2])
         assert found[name] == pytest.approx(float(text.replace(",", "")), rel=1e-14, abs=0.5001 * 10**-digits), name
-    assert (found["energy"], found["power"]) == (None, None)
 
 
 def test_a_log_of_a_split_model_needs_its_configuration(tmp_path):

@@ -189,21 +189,22 @@ def test_a_batch_gives_the_bits_of_one_by_one_evaluation(generation, tmp_path):
             assert np.array_equal(np.broadcast_to(together[name], 3)[row], values[0], equal_nan=True), name
 
 
-def test_the_documented_search_finds_the_front_of_a_hardware_file(tmp_path, monkeypatch, capsys):
-    """More bundles shorten the step, down to the least time of all 36 designs."""
+SPACES = cases(__file__, "SPACES")
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_a_space_on_files_has_the_times_of_the_files(name, tmp_path, monkeypatch):
+    """Each design has the time of its files to the bit; designs that DeepFlow does not run are infeasible."""
     present_files(tmp_path, {}, SMALL)
-    monkeypatch.chdir(tmp_path)
-    [code] = [
-        block for block in re.findall(r"```python\n(.*?)```", DOCS, flags=re.DOTALL) if "formula_function" in block
-    ]
-    names: dict[str, Any] = {}
-    exec(code, names)
-    front = names["study"].pareto_front().sort_values("bundles")
-    assert front["bundles"].is_unique
-    assert front["deepflow_step_s"].is_monotonic_decreasing
-    bundles, sizes = (axis.ravel() for axis in np.meshgrid(np.arange(36.0, 133, 12), [2.0, 4.0, 8.0, 16.0]))
-    assert front["deepflow_step_s"].min() == names["deepflow_time"](bundles, sizes).min()
-    assert "kp1" in capsys.readouterr().out
+    monkeypatch.chdir(stored_run(tmp_path, next(iter(SECOND_RUNS))).parent if name == "second" else tmp_path)
+    Path("space.yaml").write_text(dump(SPACES[name]["space"]))
+    found = json_of("enumerate", "space.yaml")
+    assert [found["n_legal"], found["n_infeasible"]] == SPACES[name]["designs"]
+    for design in found["front"]:
+        chosen = {key: design["params"].get(value, value) for key, value in SPACES[name]["options"].items()}
+        alone = evaluated(*SPACES[name]["files"], *(f"--set={key}={value}" for key, value in chosen.items()))
+        assert design["breakdown"]["step_time_s"] == alone["Time"]
+        assert design["breakdown"]["tflops"] == alone["hw.throughput"]
 
 
 # Executed by the reference (d3db86a, `--gemm True`) for the configuration of energy_per_xbit/CR_N64_k8_k1_d8_l1/10.
@@ -221,27 +222,3 @@ def test_products_of_the_second_generation_take_what_the_reference_printed(flow,
     options = {"mode": "GEMM", "M": m, "K": k, "N": n, "t": t, "kp1": kp1, "kp2": kp2, "dataflow": flow}
     figures = evaluated(str(path), *(f"--set={name}={value}" for name, value in options.items()))
     assert (figures["order"], figures["tile"][:3], figures["Time"]) == (order, tiles, time)
-
-
-def test_listed_values_are_swept_fastest_first(tmp_path):
-    """Each design has the time that it has alone, to the bit; what DeepFlow cannot run is counted by its reason."""
-    files = present_files(tmp_path, {}, SMALL)
-    fixed = ["--set=num_nodes=4", "--set=num_devices_per_node=1", "--set=kp1_inter=true", "--set=dp_inter=true",
-             "--set=t=CR"]  # fmt: skip
-    swept = ["--set", "kp1=1,2,4", "--set", "dp=1,2", "--set", "num_bundles=60:132:36"]
-    swept_json = json_of("evaluate", *files, *fixed, *swept)
-    times = [design["Time"] for design in swept_json["designs"]]
-    assert times == sorted(times)
-    assert len(times) + sum(swept_json["refused"].values()) == 3 * 2 * 3
-    assert any("Product of dp, lp, kp1 and kp2" in reason for reason in swept_json["refused"])
-    for design in swept_json["designs"][:2]:
-        chosen = [word for name in ("kp1", "dp", "num_bundles") for word in ("--set", f"{name}={design[name]}")]
-        assert evaluated(*files, *fixed, *chosen)["Time"] == design["Time"]
-    assert "do not run: " in (said := outputs_of("evaluate", *files, *fixed, *swept)).err
-    assert "step time" in said.out
-
-
-@pytest.mark.parametrize(("values", "words"), cases(__file__, "WRONG_LISTS"))
-def test_wrong_lists_of_values_are_one_line(tmp_path, values, words):
-    files = present_files(tmp_path, {}, GEMM)
-    assert words in stderr_of("evaluate", *files, "--set", "num_devices_per_node=1", "--set", f"num_bundles={values}")

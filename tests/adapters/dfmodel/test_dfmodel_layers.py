@@ -18,16 +18,14 @@ from tests.support.cases import cases
 from tests.support.commands import json_of
 
 # 12 heads of 16, whatever the hidden size of 96; sequence 64; elements of 2 bytes.
-HIDDEN, HEADS, SEQ, HEAD, GROUPS, FFN, EXPERTS, TOP_K = 96, 12, 64, 16, 4, 160, 8, 2
+HIDDEN, HEADS, SEQ, HEAD, GROUPS, FFN = 96, 12, 64, 16, 4, 160
 A = HIDDEN * SEQ * 2  # the activation between kernels
 V = GROUPS * HEAD * SEQ * 2  # the values
 GROUPED = {"num_query_groups": GROUPS, "head_size": HEAD, "ffn_hidden_size": FFN}
 KINDS = {
     "gpt": {}, "grouped queries": GROUPED, "gated": {**GROUPED, "gated_mlp": True},
     "without dropout": {**GROUPED, "gated_mlp": True, "dropout": False},
-    "one group": {**GROUPED, "num_query_groups": 1}, "experts": {"num_experts": EXPERTS, "top_k": TOP_K},
-    "gated experts": {**GROUPED, "gated_mlp": True, "num_experts": EXPERTS, "top_k": TOP_K},
-    "one expert a token": {"num_experts": EXPERTS},
+    "one group": {**GROUPED, "num_query_groups": 1},
 }  # fmt: skip
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -59,16 +57,6 @@ def test_products_and_weights_are_those_of_the_model(name):
     assert graph.second_bytes[graph.weighted & ~graph.backward].sum() == 2 * sum(map(model.weights, DECODER.kernels))
 
 
-def test_products_and_weights_of_experts_by_their_closed_form():
-    """A token passes k MLPs, is scored against each expert, and its k results are summed."""
-    dense, experts = layer("gated"), layer("gated experts")
-    mlp = 2 * SEQ * HIDDEN * 3 * FFN
-    router, combine = 2 * SEQ * HIDDEN * EXPERTS, 2 * SEQ * HIDDEN * TOP_K
-    assert product_flops(experts) == product_flops(dense) + (TOP_K - 1) * mlp + router + combine
-    weights = [graph.second_bytes[graph.weighted & ~graph.backward].sum() for graph in (dense, experts)]
-    assert weights[1] - weights[0] == (EXPERTS - 1) * 2 * HIDDEN * 3 * FFN
-
-
 @kinds
 def test_the_backward_pass_has_twice_the_products_of_the_forward_pass(kind):
     graph = layer(kind)
@@ -77,10 +65,9 @@ def test_the_backward_pass_has_twice_the_products_of_the_forward_pass(kind):
 
 @kinds
 def test_each_weight_has_its_gradient(kind):
-    """As large as the weight; a router's too, which every chip holds whole."""
+    """As large as the weight."""
     graph = layer(kind)
-    held = graph.weighted | np.array([name == "Router" for name in graph.names])
-    weights = graph.second_bytes[held & ~graph.backward]
+    weights = graph.second_bytes[graph.weighted & ~graph.backward]
     assert sorted(graph.output_bytes[[name.endswith("_weight_update") for name in graph.names]]) == sorted(weights)
 
 
@@ -116,11 +103,8 @@ def test_megatrons_sharding_comes_out_for_gated_and_grouped_layers():
 
 # What the best sharding moves, and why no other moves less: an activation where attention ends, one where the
 # MLP does, one of its gradients, and the gradient of V as an activation or as values, whichever is less.
-# Experts also pass the gradients of k scores a token between chips, or their sum.
 LEAST = {
     "gpt": 4 * A, "grouped queries": 3 * A + V, "gated": 3 * A + V, "without dropout": 3 * A + V,
-    "experts": 4 * A + TOP_K * SEQ * 2, "gated experts": 3 * A + V + TOP_K * SEQ * 2,
-    "one expert a token": 4 * A + SEQ * 2,
 }  # fmt: skip
 
 

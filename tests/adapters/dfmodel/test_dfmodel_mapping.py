@@ -619,11 +619,11 @@ def test_no_tile_that_fits_is_told_and_refused_where_the_time_depends_on_it(alon
 
 
 @pytest.mark.parametrize("utilization", [0, 0.5])
-@pytest.mark.parametrize("case", ["plain", "experts", "tokens that are split"])
+@pytest.mark.parametrize("case", ["plain", "tokens that are split"])
 @pytest.mark.parametrize("tokens", [1, 4])
 def test_a_file_has_the_price_of_the_set_up_that_it_was_written_from(tokens, case, utilization, tmp_path):
-    """It states the tile where another is faster: 4 tokens of an expert, or 8 of a chip, fill no 32 tiles."""
-    graph = layer_graph(64, 4, 32, num_experts=8 if case == "experts" else None)
+    """It states the tile where another is faster: 8 tokens of a chip fill no 32 tiles."""
+    graph = layer_graph(64, 4, 32)
     sharding = least_moving(graph).choices
     if case == "tokens that are split":
         sharding = np.where(np.array(graph.names) == "GeLU", N, sharding)

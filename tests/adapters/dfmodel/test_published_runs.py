@@ -35,7 +35,7 @@ def kernel(name: str, number: int, block: str, dims: tuple[int, ...], word: int 
     sizes: dict[str, Any] = {name: value for name, value in of_block.items() if value}
     sizes["output_tensor_size"] = float(outer * m * n * word)
     kind = more.pop("type", "SYSTOLIC" if block.startswith("gemm") else "SIMD")
-    head: dict[str, Any] = {"name": f'"{name}"', "id": number, "config": -1, "type": kind}
+    head: dict[str, Any] = {"name": f'"{name}"', "id": number, "config": more.pop("config", -1), "type": kind}
     if (direction := more.pop("fwd_bwd", "FWD")) is not None:
         head["fwd_bwd"] = direction
     return fields(kernels={**head, block: sizes | {"tiling": "NO_TILING"} | more})
@@ -119,6 +119,32 @@ def test_an_exact_linpack_is_between_the_bound_and_the_best_of_the_solver(evalua
     assert 0.05819607 <= found["final_s"] <= 0.061519575
 
 
+def panels(rows: int, columns: int, x: int, y: int, word: int) -> str:
+    """Work and messages of one chip of a grid of x by y: a panel, its way along both dimensions, and the update."""
+    kernels, pairs = [], []
+    for step, side in enumerate(range(rows, 0, -columns)):
+        (m, n), first = (-(-side // x), -(-side // y)), 4 * step
+        own: dict[str, Any] = {"config": step, "fwd_bwd": None, "tiling": "NO_TILING"}
+        moved = [("BROADCAST", m * (y > 1)), ("POINT_TO_POINT", n * (x > 1))]
+        kernels += [
+            weighted(f"FACT_{step}", first + 1, m, columns, columns, word=word, **own),
+            *(
+                f"kernels {{ id: {first + 2 + place} type: SYSTOLIC config: {step} gemm_input1_weight {{ tiling: "
+                f"NO_TILING communication_type: {name} communication_size: {length * columns * word} }} }}\n"
+                for place, (name, length) in enumerate(moved)
+            ),
+            weighted(f"UPDATE_{step}", first + 4, m, columns, n, word=word, **own),
+        ]
+        pairs += [(first + 1, first + place) for place in (2, 3, 4)]
+        pairs += [(first + place, first + 5) for place in (2, 3, 4) if side > columns]
+    return "".join(kernels) + edges(pairs)
+
+
+@by_table("run", "grid")
+def test_linpack_of_the_oldest_files_states_the_work_of_one_chip(run, grid, evaluated):
+    assert_printed(evaluated(panels(*grid), RUNS[run]), run)
+
+
 def recommender(width: int, layers: int, batch: int, exchange: int, exchanged: float, lookup: float) -> str:
     """MLP forward and backward, and gradients; the tables' layer exchanges embeddings in both directions."""
     kernels = []
@@ -144,6 +170,10 @@ def recommender(width: int, layers: int, batch: int, exchange: int, exchanged: f
 def test_a_recommender_exchanges_embeddings_and_sums_gradients(evaluated):
     graph = recommender(3375, 20, 512, 5, 6696000.0, 857088000.0)
     assert_printed(evaluated(graph, RUNS["recommender"]), "recommender")
+    oldest = evaluated(graph, RUNS["oldest recommender"])
+    assert_printed(oldest, "oldest recommender")
+    assert oldest["per_config_ii_ns"][:5] == pytest.approx([52948.19479045051] * 4 + [17707592.31511254], rel=1e-12)
+    assert oldest["all_config_ii_ns"] <= 38203567.8236903  # the solver was stopped
 
 
 def layer(hidden: int, heads: int, width: int, tokens: int, cached: int = 0, tp: int = 1) -> str:

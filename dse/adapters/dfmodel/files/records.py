@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, prod
 from typing import Any, Final
 
@@ -28,10 +28,11 @@ from dse.adapters.dfmodel.workloads import WORKLOADS
 _ROUNDING: Final = 1e-6
 #: Execution style whose kernels run in groups. [code]
 DATAFLOW: Final = 1
+_DATA: Final[dict[str, Any]] = data_beside(__file__, "workloads.yaml")
 #: Workload -> its fields that a file states at least, and those whose product is its data.
-WORKLOAD_FIELDS: Final[dict[str, dict[str, list[str]]]] = data_beside(__file__, "workloads.yaml")
-#: Fields of the machine without which nothing can be evaluated.
-_MACHINE: Final = ("core", "systolic_width", "systolic_height", "freq")
+WORKLOAD_FIELDS: Final[dict[str, dict[str, list[str]]]] = _DATA["fields"]
+#: Block -> field -> least and largest number, and the expected values in words.
+LIMITS: Final[dict[str, dict[str, tuple[float, float, str]]]] = _DATA["limits"]
 
 
 def mistakes(message: Message) -> list[str]:
@@ -58,28 +59,28 @@ def _workload_mistakes(block: Message, run: str) -> Iterator[str]:
     for field in WORKLOAD_FIELDS[name]["stated"]:
         if getattr(content, field) < 1:
             yield f"{run}.{name}.{field}: {getattr(content, field)}; expected 1 or more"
-    if getattr(content, "num_layer_in_graph", 0) > 1:
-        yield f"{run}.llm.num_layer_in_graph: {content.num_layer_in_graph}; graphs of one layer are evaluated"
-    for field, meaning in (("tile_size", "tokens, or 0 where it is open"), ("num_copy", "1 or more, or 0 for one")):
-        if getattr(content, field, 0) < 0:
-            yield f"{run}.{name}.{field}: {getattr(content, field)}; expected {meaning}"
-    if block.num_config < 0:
-        yield f"{run}.num_config: {block.num_config}; expected the most groups of kernels, 0 or more"
-    if block.word < 1:
-        yield f"{run}.word: {block.word}; expected the bytes of an element, such as 2"
-    if not 0 <= block.compute_util <= 1:
-        yield f"{run}.compute_util: {block.compute_util:g}; expected 0 to 1"
+    yield from _limit_mistakes(content, f"{run}.{name}", "workload")
+    yield from _limit_mistakes(block, run, "run")
+
+
+def _limit_mistakes(content: Message, where: str, part: str) -> Iterator[str]:
+    """Numbers of a block that are outside of their limits, `limits` in `workloads.yaml`."""
+    for field, (low, high, expected) in LIMITS[part].items():
+        value = getattr(content, field, low)
+        if not low <= value <= high:
+            yield f"{where}.{field}: {value:g}; expected {expected}"
 
 
 def _system_mistakes(system: Message, block: Message) -> Iterator[str]:
-    for name in _MACHINE:
-        if not 0 < getattr(system.accelerator, name) < inf:
-            yield f"system.accelerator.{name}: {getattr(system.accelerator, name):g}; expected more than 0"
-    if not 0 < system.memory.dram_bw < inf:
-        yield f"system.memory.dram_bw: {system.memory.dram_bw:g}; expected more than 0"
-    if system.accelerator.pmu:
-        yield f"system.accelerator.pmu: {system.accelerator.pmu}; not evaluated yet, leave it out"
-    yield from _capacity_mistakes(system)
+    for part, content in (("accelerator", system.accelerator), ("memory", system.memory)):
+        yield from _limit_mistakes(content, f"system.{part}", part)
+    memory, second = system.memory, "system.memory.second_dram_"
+    if bool(memory.second_dram_bw) != bool(memory.second_dram_cap):
+        yield f"{second}bw, {second}cap: one without the other; a second tier has both"
+    elif memory.second_dram_cap and not memory.dram_cap:
+        yield f"{second}cap: {memory.second_dram_cap:g} beside a dram_cap without limit; give both"
+    if memory.second_dram_bw > memory.dram_bw:
+        yield f"{second}bw: {memory.second_dram_bw:g} is above dram_bw; the first tier is the faster one"
     yield from _network_mistakes(system, block)
 
 
@@ -120,28 +121,13 @@ def _network_mistakes(system: Message, block: Message) -> Iterator[str]:
             )
 
 
-def _capacity_mistakes(system: Message) -> Iterator[str]:
-    memory, second = system.memory, "system.memory.second_dram_"
-    for where, value in (
-        ("accelerator.sram_cap", system.accelerator.sram_cap),
-        ("memory.dram_cap", memory.dram_cap),
-        ("memory.second_dram_bw", memory.second_dram_bw),
-        ("memory.second_dram_cap", memory.second_dram_cap),
-    ):
-        if not value >= 0:
-            yield f"system.{where}: {value:g}; expected 0 or more"
-    if bool(memory.second_dram_bw) != bool(memory.second_dram_cap):
-        yield f"{second}bw, {second}cap: one without the other; a second tier has both"
-    elif memory.second_dram_cap and not memory.dram_cap:
-        yield f"{second}cap: {memory.second_dram_cap:g} beside a dram_cap without limit; give both"
-    if memory.second_dram_bw > memory.dram_bw:
-        yield f"{second}bw: {memory.second_dram_bw:g} is above dram_bw; the first tier is the faster one"
-
-
 def _kernel_mistakes(message: Message, block: Message) -> Iterator[str]:
     kernels, word = message.dataflow_graph.kernels, block.word
     rules = WORKLOADS[block.WhichOneof("workload_variant") or "llm"]
-    sharded, collectives = rules.sharded, {ALL_REDUCE, PERIODIC, *STATED} if rules.sharded else set(rules.rates)
+    sharded, collectives = (
+        rules.sharded,
+        {ALL_REDUCE, PERIODIC, *STATED} if rules.sharded else set().union(*rules.rates),
+    )
     if not kernels:
         yield "dataflow_graph: no kernels; a graph has at least one"
     for name, count in Counter(kernel.id for kernel in kernels).items():
@@ -164,7 +150,7 @@ def _kernel_mistakes(message: Message, block: Message) -> Iterator[str]:
             wrong = ", ".join(names[code].name if code in names else str(code) for code in sorted(stated - collectives))
             yield f"{where}: {wrong} is not a collective of this workload; leave it out"
         dims = [part.outer, part.M, part.N, *([part.K] if kind.startswith("gemm") else [])]
-        if min(dims) < 1 or part.tiling not in SHARDINGS:
+        if (min(dims) < 1 and (sharded or any(dims))) or part.tiling not in SHARDINGS:
             yield f"{where}: dimensions {' x '.join(map(str, dims))} and a tiling; expected 1 or more"
             continue
         sizes = [("output_tensor_size", part.outer * part.M * part.N * word)]
@@ -269,7 +255,7 @@ def setup_file(message: Message, where: str) -> SetupFile:
     """
     oldest = "training" in message.DESCRIPTOR.fields_by_name
     all_mistakes = unsupported_fields(message) if oldest else []
-    message = first_generation(message) if oldest else message
+    old, message = message, first_generation(message) if oldest else message
     all_mistakes += mistakes(message)
     if all_mistakes:
         raise DseError("\n".join(f"{where}: {mistake}" for mistake in all_mistakes))
@@ -281,6 +267,7 @@ def setup_file(message: Message, where: str) -> SetupFile:
     kernels = message.dataflow_graph.kernels
     sharding = np.array([variant(kernel).sharding for kernel in kernels])
     run, setup = run_block(message), _setup(message)
+    setup = _oldest(setup, old) if oldest else setup
     if setup.workload != "llm" or getattr(run, "skip_inter_chip_optimization", False):
         sharding = np.where(sharding, sharding, NONE)
     fused = run.execution_style == DATAFLOW
@@ -292,7 +279,7 @@ def setup_file(message: Message, where: str) -> SetupFile:
         pins=np.array([kernel.config for kernel in kernels]),
         most_groups=(run.num_config or len(kernels)) if fused and not alone else 0,
         tiles_open=setup.workload == "llm" and run.llm.tile_size == 0,
-        batches_open=oldest and run.llm.micro_batch_size == 0,
+        batches_open=oldest and setup.workload == "llm" and run.llm.micro_batch_size == 0,
     )
 
 
@@ -359,7 +346,6 @@ def _workload_columns(run: Message, chips: float) -> dict[str, float]:
     return {
         **dict.fromkeys(one, 1) | stages,
         "copies": copies,
-        "sram_bytes": 0,
         "stored_bytes": prod(getattr(content, f, 0) for f in WORKLOAD_FIELDS[name]["data"]) * run.word * copies / chips,
         "global_batch_size": getattr(content, "global_batch_size", 1),
         "replicas": chips / copies if name == "dlrm" else 1,
@@ -381,6 +367,8 @@ def _setup(message: Message) -> Setup:
     run = run_block(message)
     newest, workload = hasattr(run, "overlap"), run.WhichOneof("workload_variant")
     columns |= _workload_columns(run, columns["num_chips"])
+    if not WORKLOADS[workload].holds_tensors:
+        columns["sram_bytes"] = 0.0
     return Setup.of(
         topology=topology,
         roles=network_roles(network, axes) if WORKLOADS[workload].sharded else (),
@@ -390,3 +378,14 @@ def _setup(message: Message) -> Setup:
         doubled=newest and run.separate_rs_ag_for_ar,
         **{name: [value] for name, value in columns.items()},
     )
+
+
+def _oldest(setup: Setup, message: Message) -> Setup:
+    """A set-up with the rules of the oldest generation, whose Linpack states the kernels of one chip."""
+    run, chips = message.training, setup.num_chips
+    setup = replace(setup, trains=run.training, micro_batch_size=chips**0 * (run.micro_batch_size or 1))
+    if setup.workload != "hpl":
+        return setup
+    sram = chips**0 * message.system.accelerator.sram_cap
+    shared = {"global_batch_size": chips, "replicas": chips, "sram_bytes": sram, "stored_bytes": 0 * chips}
+    return replace(setup, workload="panels", **shared)

@@ -105,8 +105,7 @@ def setup_bytes(message: Message) -> bytes:
 def unsupported_fields(message: Message) -> list[str]:
     """One line for each field of one of the oldest set-ups that is not evaluated."""
     run, system = message.training, message.system
-    ignored = ("util_threshold", "skip_intermediate_buffer", "skip_initiation_buffer")
-    lines = [f"training.{name}: not evaluated; leave it out" for name in ignored if getattr(run, name)]
+    lines = ["training.util_threshold: not evaluated; leave it out"] * bool(run.util_threshold)
     searched = [name for name in ("dram_bw_dse", "net_bw_dse") if getattr(system, name)]
     lines += [f"system.{name}: not evaluated; give the bandwidth" for name in searched]
     return lines + ["training.objective: COST is not evaluated; use PERFORMANCE"] * (run.objective > 1)
@@ -115,9 +114,10 @@ def unsupported_fields(message: Message) -> list[str]:
 def first_generation(message: Message) -> Message:
     """One of the oldest set-ups with the blocks of the first generation; everything overlaps by default.
 
-    A single chip is a ring of one.
+    A single chip is a ring of one. Tensors and weights that take no memory move no bytes.
     """
     old, new = message.training, empty_setup(ROOTS["gen1"])
+    workload = old.WhichOneof("workload_variant") or "llm"
     new.dataflow_graph.CopyFrom(message.dataflow_graph)
     new.cost.CopyFrom(message.cost)
     topology = message.system.WhichOneof("topology_variant")
@@ -131,13 +131,21 @@ def first_generation(message: Message) -> Message:
         (accelerator, new.system.accelerator),
         (accelerator, new.system.memory),
         (old, run),
-        (old, run.llm),
-        (old.llm, run.llm),
+        (old, getattr(run, workload)),
+        (getattr(old, workload), getattr(run, workload)),
     ):
         for field, value in source.ListFields():
             if field.message_type is None and field.name in target.DESCRIPTOR.fields_by_name:
                 setattr(target, field.name, value)
-    run.llm.tile_size, run.execution_style = old.llm.seq_tile_size, old.optimization
+    if workload == "llm":
+        run.llm.tile_size = old.llm.seq_tile_size
+    elif workload == "dlrm":
+        run.dlrm.emb_dim = old.dlrm.emb
+    for edge in new.dataflow_graph.connections:
+        edge.zero_out |= old.skip_intermediate_buffer
+    for kernel in new.dataflow_graph.kernels:
+        getattr(kernel, kernel.WhichOneof("variant")).skip_weight |= old.skip_initiation_buffer
+    run.execution_style = old.optimization
     run.perfect_overlap = old.perfect_overlap or not old.HasField("perfect_overlap")
     return new
 
