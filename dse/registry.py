@@ -103,7 +103,7 @@ class ProgramSource:
     schema: str  #: of models that hold such a program
     data: str  #: takes a folder and the file or files in it, and returns the content of a model section
     read: str  #: takes a section and a name and returns the model
-    system: str = ""  #: of spaces that name none
+    system: str | None = None  #: of spaces that name none
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

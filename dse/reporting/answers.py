@@ -89,12 +89,11 @@ def question_text(space: Space, record: Record) -> str:
     known, model = known_values(space, record), space.model
     chips, batch, length = (known.get(n) for n in ("world_size", "global_batch_size", "seq_len"))
     machine_text = f"{int(chips):,} x {space.system.name}" if chips else space.system.name
-    reads = space.workload.work.reads_system
-    precision = known.get("precision", 0) if reads and has_one_format(space) else ""
+    precision = known.get("precision", 0) if space.workload.work.reads_system and has_one_format(space) else ""
     precision = precision if isinstance(precision, str) else [*FORMATS][int(precision)]
     tokens = f"{int(batch):,} x {int(length):,} tokens a step" if batch and length else ""
     title = getattr(model, "title", "") or model.name
-    subject = f"{title} on {machine_text}" if reads else title
+    subject = f"{title} on {machine_text}" if space.workload.work.reads_system else title
     return joined([subject, space.framework, precision, tokens, adapters_text(space, known)])
 
 

@@ -118,8 +118,7 @@ def _with_program(section: Section, base: Path) -> Section:
         section.source.finish()
         raise
     data = {key: value for key, value in section.data.items() if key != "workload"}
-    system = {"system": programs[key].system} if programs[key].system else {}
-    return Section(section.source, section.at, {**system, **data, "model": written})
+    return Section(section.source, section.at, {"system": programs[key].system, **data, "model": written})
 
 
 def with_system(
