@@ -386,7 +386,7 @@ def explain(space: Space, params: Mapping[str, Any], *, profile: str = NATIVE, t
 
 
 def explanations(space: Space, records: Sequence[Mapping[str, Any]], profile: str) -> list[Explanation]:
-    """Explanations of a batch of designs, without portions where they have no number. `DseError`: work without parts."""
+    """Explanations of a batch of designs, without portions where they have no number; `DseError` if none has parts."""
     if not space.workload.work.reads_system:
         raise DseError(f"space {space.name}: {space.workload.work.about} has no parts to explain; see `dse evaluate`")
     rules = rules_for(space, profile)
