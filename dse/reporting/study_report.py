@@ -38,6 +38,7 @@ from dse.reporting.design_table import (
     Column,
     design_table,
     drawn,
+    facts,
     failures_text,
     fitted,
     machine_parameters,
@@ -72,11 +73,8 @@ def study_report(study: BaseStudy, width: int, *, storage: str | None = None) ->
         return [Text(f"Study {study.name}: {heading}")]
     name = study_words(study.name, storage)
     commands = [f"dse explain {name}", f"dse report {name} -o {quote(study.name)}.html"]
-    return [
-        *wrapped([("", heading), *front_lines(study.space, front, commands)], width),
-        Text(),
-        *front_report(study.space, front, width, more=f"dse show {name}"),
-    ]
+    lines = [("", heading), *front_lines(study.space, front, commands)]
+    return front_report(study.space, front, lines, width, more=f"dse show {name}")
 
 
 def exact_report(exact: ExactFront, width: int) -> Report:
@@ -94,21 +92,19 @@ def exact_report(exact: ExactFront, width: int) -> Report:
         return [Text(heading + ".")]
     heading += f"; {counted(len(front), 'design')} on the "
     heading += "Pareto front of these alone." if exact.is_partial else "exact Pareto front."
-    return [
-        *wrapped([("", heading), *front_lines(exact.space, front, [])], width),
-        Text(),
-        *front_report(exact.space, front, width, more="--format json"),
-    ]
+    lines = [("", heading), *front_lines(exact.space, front, [])]
+    return front_report(exact.space, front, lines, width, more="--format json")
 
 
-def front_report(space: Space, front: Sequence[Record], width: int, *, more: str) -> Report:
-    """A front: the rows worth considering, and the bottleneck of its best design."""
+def front_report(space: Space, front: Sequence[Record], lines: Sequence[Line], width: int, *, more: str) -> Report:
+    """A front below the lines of its answer: the rows worth considering, and the bottleneck of its best design."""
     picked, worth = picks(space, front), worth_considering(space, front)
     second = alternative(space, front)
     always = {*picked, *(second or ())[:1]} & {*worth}
     rows = [worth[number] for number in spread(len(worth), ROWS_SHOWN, [worth.index(row) for row in always])]
     notes = {index: picked[row] for index, row in enumerate(rows) if row in picked}
-    shown: Report = [*design_table(space, [front[row] for row in rows], width, notes, front)]
+    table = design_table(space, [front[row] for row in rows], width, notes, front)
+    shown: Report = [*wrapped(lines, width), Text(), *table]
     if len(rows) < len(front):
         shown.append(Text(f"{more_text(len(front), len(worth), len(rows))}: {more}"))
     [best] = with_kernels(space, [dict(front[0])])
@@ -185,16 +181,20 @@ def evaluation_report(
 
 def quantities_table(space: Space, record: Record) -> Table:
     """Energy, cost and power of a design, and its derived columns."""
+<<<<<<< HEAD
     table = Table.grid(padding=(0, 2, 0, 0))
     results, figures = space.workload.work.results, record["breakdown"]
     units = {results.key(name): unit for name, unit in column_units(results).items()}
     for column in SUMMARY if results is Breakdown else (name for name in units if figures[name] == figures[name]):
         text = column_text(record, column) if column in UNITS else readable(figures[column], units[column])
         table.add_row(column.removesuffix(UNIT_SUFFIX[units[column]]).replace("_", " "), text)
+=======
+    values = {name.removesuffix(UNIT_SUFFIX[UNITS[name]]): column_text(record, name) for name in SUMMARY}
+>>>>>>> 3fba9579 (reporting, searching: end fronts and tables of trials in one way)
     for derived in space.derived:
         if derived.name in record["derived"] and not ("run" in record and derived.name in RUN_UNITS):
-            table.add_row(derived.name.replace("_", " "), readable(record["derived"][derived.name], derived.unit))
-    return table
+            values[derived.name] = readable(record["derived"][derived.name], derived.unit)
+    return facts((name.replace("_", " "), value) for name, value in values.items())
 
 
 def certificate_text(space: Space, certificate: Certificate) -> Text:
@@ -294,9 +294,7 @@ def plan_report(
         return [Text(f"Study {study.name}: no layout fits.")]
     answer = [("", question_text(space, front[0])), *front_lines(space, front, ()), *more, *next_lines(commands)]
     return [
-        *wrapped(answer, width),
-        Text(),
-        *front_report(space, front, width, more=f"dse show {study.name}"),
+        *front_report(space, front, answer, width, more=f"dse show {study.name}"),
         Text(),
         *(Text(note) for note in notes),
         Text(f"{counts} Stored as study {study.name}."),

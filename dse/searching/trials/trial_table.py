@@ -11,7 +11,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import cached_property
 from itertools import chain
@@ -338,29 +338,16 @@ MOST_RECORDS = 1000
 Selection = Literal["front", "trials"]
 
 
+@dataclass(eq=False, repr=False)
 class TrialTable:
-    """The finished trials of a study, by number. Other columns than their values are read when needed.
+    """The finished trials of a study, by number. Other columns than their values are read when needed."""
 
-    `columns` are the finished trials of a study of `space`, evaluated by `profile`; `winners` are theirs, if the
-    space has exact parameters. `load` returns the trials of some identities; `details` are values read before.
-    """
-
-    def __init__(
-        self,
-        space: Space,
-        columns: TrialColumns,
-        load: Callable[[IntArray], list[FrozenTrial]],
-        profile: str,
-        winners: TrialColumns | None = None,
-        details: Details | None = None,
-    ) -> None:
-        self.space = space
-        self.directions = [objective.direction for objective in space.objectives]
-        self.columns = columns
-        self._load = load
-        self._profile = profile
-        self._found = winners
-        self._details = details
+    space: Space
+    columns: TrialColumns
+    _load: Callable[[IntArray], list[FrozenTrial]]  #: the trials of some identities
+    _profile: str  #: rules that evaluated them
+    _found: TrialColumns | None = None  #: their winners, if the space has exact parameters
+    _details: Details | None = None  #: values read before
 
     def __len__(self) -> int:
         return len(self.columns.ids)
@@ -384,7 +371,8 @@ class TrialTable:
     @property
     def costs(self) -> FloatArray:
         """(trials, objectives) Values turned so that less is better; NaN where infeasible."""
-        return np.where(self.feasible[:, None], as_costs(self.values, self.directions), np.nan)
+        directions = [objective.direction for objective in self.space.objectives]
+        return np.where(self.feasible[:, None], as_costs(self.values, directions), np.nan)
 
     @cached_property
     def trials(self) -> list[FrozenTrial]:
@@ -401,13 +389,13 @@ class TrialTable:
 
     def take(self, rows: IntArray) -> TrialTable:
         """Table of some of the trials, in the order of the rows."""
-        return TrialTable(self.space, self.columns.take(rows), self._load, self._profile, details=self._details)
+        return replace(self, columns=self.columns.take(rows), _found=None)
 
     def found(self) -> TrialTable:
         """All designs that the trials have found: their winners, or themselves where nothing is exact."""
         if self._found is None:
             return self
-        return TrialTable(self.space, self._found, self._load, self._profile, details=self._details)
+        return replace(self, columns=self._found, _found=None)
 
     def thinned(self) -> TrialTable:
         """At most about `MOST_RECORDS` trials of a front, spread over it, with the best of each objective."""
