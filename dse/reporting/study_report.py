@@ -181,16 +181,11 @@ def evaluation_report(
 
 def quantities_table(space: Space, record: Record) -> Table:
     """Energy, cost and power of a design, and its derived columns."""
-<<<<<<< HEAD
-    table = Table.grid(padding=(0, 2, 0, 0))
-    results, figures = space.workload.work.results, record["breakdown"]
+    results, figures, values = space.workload.work.results, record["breakdown"], dict[str, str]()
     units = {results.key(name): unit for name, unit in column_units(results).items()}
     for column in SUMMARY if results is Breakdown else (name for name in units if figures[name] == figures[name]):
         text = column_text(record, column) if column in UNITS else readable(figures[column], units[column])
-        table.add_row(column.removesuffix(UNIT_SUFFIX[units[column]]).replace("_", " "), text)
-=======
-    values = {name.removesuffix(UNIT_SUFFIX[UNITS[name]]): column_text(record, name) for name in SUMMARY}
->>>>>>> 3fba9579 (reporting, searching: end fronts and tables of trials in one way)
+        values[column.removesuffix(UNIT_SUFFIX[units[column]])] = text
     for derived in space.derived:
         if derived.name in record["derived"] and not ("run" in record and derived.name in RUN_UNITS):
             values[derived.name] = readable(record["derived"][derived.name], derived.unit)

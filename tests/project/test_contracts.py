@@ -32,8 +32,8 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 67_905),
-    ("costmodel dse", "dse.adapters", 46_618),
+    ("costmodel dse", "", 67_906),
+    ("costmodel dse", "dse.adapters", 46_619),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_773),
     ("dse.searching dse.storage", "", 6_911),
     ("dse.adapters", "", 21_287),
