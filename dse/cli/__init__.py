@@ -286,7 +286,7 @@ def current_command(words: Sequence[str]) -> list[str]:
     """
     if words and words[0] == "help":
         return [*current_command(words[1:2]), "--help"]
-    if not words or words[0] in COMMANDS:
+    if not words or words[0] in COMMANDS or words[0].startswith("-"):
         return [*words]
     from costmodel.formats.shipped import spellings
 
