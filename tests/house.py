@@ -87,10 +87,10 @@ def child_of(room: str, name: str) -> str:
 
 def arrows_between(room: str) -> dict[tuple[str, str], list[tuple[str, str]]]:
     """Pairs of what stands in a package of which the first imports the second, with the modules that do."""
-    found: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+    actual: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
     for name, needed in arrows().items():
         for other in needed:
             ends = child_of(room, name), child_of(room, other)
             if all(ends) and ends[0] != ends[1]:
-                found[ends].append((name, other))
-    return found
+                actual[ends].append((name, other))
+    return actual

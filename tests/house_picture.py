@@ -48,8 +48,8 @@ class Box:
             f'height="{self.height:.0f}" rx="5"/>'
         ]
         parts += [
-            f'<text class="{kind}" x="{self.left + 9:.0f}" y="{self.top + 4 + LINE * place:.0f}">{escape(text)}</text>'
-            for place, (kind, text) in enumerate(self.lines, 1)
+            f'<text class="{kind}" x="{self.left + 9:.0f}" y="{self.top + 4 + LINE * index:.0f}">{escape(text)}</text>'
+            for index, (kind, text) in enumerate(self.lines, 1)
         ]
         return "\n".join(parts)
 
@@ -59,7 +59,7 @@ def described(room: str, width: float) -> tuple[tuple[str, str], ...]:
     modules = sum(name.startswith(f"{room}.") and name not in ROOMS for name in FILES)
     counted = f"  {modules} modules" if room in ROOMS else ""
     about = (ast.get_docstring(tree(room)) or "").partition("\n\n")[0].replace("\n", " ").replace("`", "")
-    inside = " \u2190 ".join(", ".join(own) for own in floors(room))
+    inside = " \u2190 ".join(", ".join(floor) for floor in floors(room))
     letters = int(LETTERS * (width - 18))
     return (
         ("title", room.rpartition(".")[2] + counted),
@@ -75,8 +75,8 @@ def placed(package: str, top: float) -> Iterator[Box]:
         left = (WIDTH - width * len(names) - GAP * (len(names) - 1)) / 2
         texts = [described(f"{package}.{name}", width) for name in names]
         height = LINE * max(map(len, texts)) + 12
-        for place, (name, lines) in enumerate(zip(names, texts, strict=True)):
-            yield Box(name, left + place * (width + GAP), top, width, height, lines)
+        for index, (name, lines) in enumerate(zip(names, texts, strict=True)):
+            yield Box(name, left + index * (width + GAP), top, width, height, lines)
         top += height + FLOOR_GAP
 
 

@@ -136,32 +136,32 @@ def main() -> None:
     """Print places, or lower the allowances."""
     if "--keep" in sys.argv:
         before = allowed() if ALLOWED.exists() else {}
-        now = {place: own for place, own in counts().items() if any(own)}
+        now = {text_name: counted for text_name, counted in counts().items() if any(counted)}
         with ALLOWED.open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["place", "constructions", "long_sentences"])
-            for place, own in now.items():
-                limit = before.get(place, own if not before else (0, 0))
-                writer.writerow([place, *map(min, own, limit)])
+            for text_name, counted in now.items():
+                limit = before.get(text_name, counted if not before else (0, 0))
+                writer.writerow([text_name, *map(min, counted, limit)])
         return
     names = sys.argv[1:]
     for page in PAGES:
         if names and page.name not in names:
             continue
         wrong, long = faults(page.read_text())
-        for name, place in wrong:
-            print(f"{page.name}: {name} ({FORBIDDEN[name][1]}): {place}")
+        for name, text_name in wrong:
+            print(f"{page.name}: {name} ({FORBIDDEN[name][1]}): {text_name}")
         for sentence in long:
             print(f"{page.name}: long: {sentence}")
     if not names or "help" in names:
         for command, text in helps().items():
-            for name, place in faults(text)[0]:
-                print(f"dse {command} --help: {name}: {place}")
+            for name, text_name in faults(text)[0]:
+                print(f"dse {command} --help: {name}: {text_name}")
     if not names or "messages" in names:
         for package in ("costmodel", "dse"):
             for text in (*messages(package), *remarks(package)):
-                for name, place in found_in(text):
-                    print(f"{package}: {name}: {place}")
+                for name, text_name in found_in(text):
+                    print(f"{package}: {name}: {text_name}")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def figures(name: str, rows: Sequence[ComparedRow]) -> list[dict[str, Any]]:
     lines = []
     for dataset in dict.fromkeys(one.row.dataset for one in rows):
         record = dataset_record(dataset, [one for one in rows if one.row.dataset == dataset])
-        kernels = {f"{kind} ": own for kind, own in record["kernels"].items()}
+        kernels = {f"{kind} ": by_kind for kind, by_kind in record["kernels"].items()}
         for part, errors in {"": record["step_time"], "memory ": record["memory"], **kernels}.items():
             lines.append(
                 {
@@ -101,13 +101,13 @@ def _line(title: str, count: int, errors: dict[str, float]) -> str:
 
 def main() -> None:
     """Keep the figures of the tree."""
-    found = {name: rows_of(paths) for name, paths in tables().items()}
-    new = pd.DataFrame([line for name, rows in found.items() for line in figures(name, rows)])
+    actual = {name: rows_of(paths) for name, paths in tables().items()}
+    new = pd.DataFrame([line for name, rows in actual.items() for line in figures(name, rows)])
     before = pd.read_csv(KEPT) if KEPT.exists() else new
-    kept = pd.concat([new, before[~before.table.isin(found)]])
+    kept = pd.concat([new, before[~before.table.isin(actual)]])
     kept.to_csv(KEPT, index=False, float_format="%.2f", lineterminator="\n")
-    PAGE.write_text(REPORT.sub(lambda _: report(found["shipped"]), PAGE.read_text()))
-    README.write_text(SUMMARY.sub(lambda _: summary(found["shipped"]), README.read_text()))
+    PAGE.write_text(REPORT.sub(lambda _: report(actual["shipped"]), PAGE.read_text()))
+    README.write_text(SUMMARY.sub(lambda _: summary(actual["shipped"]), README.read_text()))
 
 
 if __name__ == "__main__":

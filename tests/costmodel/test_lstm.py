@@ -39,9 +39,9 @@ def test_devices_together_multiply_as_much_as_the_model_needs(split):
     gemms = lstm_gemms(Run(MODEL, load_system("a100_80g_dgx"), design))
     runs = {"cell": MODEL.num_layers * MODEL.seq_len, "layer": MODEL.num_layers}
     flops = 0.0
-    for place, label in enumerate(gemms.labels):
+    for index, label in enumerate(gemms.labels):
         devices = (design.softmax if label.part == "head" else design.hidden).shards[0]
-        product = gemms.m[0, place] * gemms.n[0, place] * gemms.k[0, place]
+        product = gemms.m[0, index] * gemms.n[0, index] * gemms.k[0, index]
         flops += 2 * product * devices * runs.get(label.part, 1)
     assert flops == pytest.approx(3 * MODEL.forward_flops_per_sequence * 12)
 
@@ -55,15 +55,15 @@ HEAD = 7200 * 241
 @pytest.mark.parametrize("split", SPLITS)
 def test_memory_by_hand(toy_system: System, split):
     """18 bytes a weight; gates, states and tangent of each cell; 16-bit and fp32 logits."""
-    found = lstm_step(MODEL, toy_system, layout(split))
+    actual = lstm_step(MODEL, toy_system, layout(split))
     by_cells, by_head, by_group, by_input = SHARES[split]
     weights = (MODEL.num_parameters - HEAD) / by_cells + HEAD / by_head
-    assert found.weights_memory + found.gradients_memory + found.optimizer_memory == pytest.approx(18 * weights)
+    assert actual.weights_memory + actual.gradients_memory + actual.optimizer_memory == pytest.approx(18 * weights)
     tokens = 12 * 11
     cells, logits = 2 * tokens * (3 * 7 * 480 + 480), tokens * 7200
     kept = cells / by_group + 2 * tokens * 240 / by_input + 4 * logits / by_group
-    assert found.activations_memory == pytest.approx(kept)
-    assert found.buffers_memory == pytest.approx(4 * logits / by_group + (2 * logits if split == "column-row" else 0))
+    assert actual.activations_memory == pytest.approx(kept)
+    assert actual.buffers_memory == pytest.approx(4 * logits / by_group + (2 * logits if split == "column-row" else 0))
 
 
 def sent_by_hand(split: str) -> float:

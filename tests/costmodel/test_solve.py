@@ -30,8 +30,8 @@ def test_any_graph_agrees_with_trying_everything(seed):
     pairs = [(int(a), int(b)) for a, b in rng.integers(0, 7, size=(9, 2))]  # parallel ones and loops too
     links = [(a, b, rng.integers(0, 3, size=(sizes[a], sizes[b])).astype(float)) for a, b in pairs]
     least, count, first = every_assignment(costs, links)
-    found = optimum(costs, links)
-    assert (found.cost, found.count, found.choices) == (least, count, first)
+    actual = optimum(costs, links)
+    assert (actual.cost, actual.count, actual.choices) == (least, count, first)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -52,8 +52,8 @@ def test_many_graphs_at_once_are_each_by_itself(seed):
 def test_a_long_chain_is_as_cheap_as_its_width():
     """2^200 assignments, of which two are best: all nodes alike."""
     differ = np.array([[0.0, 1.0], [1.0, 0.0]])
-    found = optimum([np.zeros(2)] * 200, [(node, node + 1, differ) for node in range(199)])
-    assert (found.cost, found.count, set(found.choices)) == (0.0, 2, {0})
+    actual = optimum([np.zeros(2)] * 200, [(node, node + 1, differ) for node in range(199)])
+    assert (actual.cost, actual.count, set(actual.choices)) == (0.0, 2, {0})
 
 
 def test_a_graph_too_dense_is_refused():

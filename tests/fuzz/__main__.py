@@ -50,16 +50,16 @@ class Findings:
             self.read += not self.target(data, self.scratch)
         except Exception as error:
             last = traceback.extract_tb(error.__traceback__)
-            own = [frame for frame in last if "/costmodel/" in frame.filename or "/dse/" in frame.filename]
-            self.keep(data, f"{type(error).__name__}: {error}"[:200], f"{own[-1].filename}:{own[-1].lineno}")
+            frames = [frame for frame in last if "/costmodel/" in frame.filename or "/dse/" in frame.filename]
+            self.keep(data, f"{type(error).__name__}: {error}"[:200], f"{frames[-1].filename}:{frames[-1].lineno}")
         if time.process_time() - start > SLOW:
             self.keep(data, f"{time.process_time() - start:.1f} s", f"slow {len(data) // 200}")
 
     def keep(self, data: bytes, what: str, where: str) -> None:
         """Keep an input, the first of its place."""
-        if (place := f"{what.split(':')[0]} {where}") in self.known:
+        if (crash := f"{what.split(':')[0]} {where}") in self.known:
             return
-        self.known.add(place)
+        self.known.add(crash)
         path = self.folder / hashlib.sha256(data).hexdigest()[:12]
         path.write_bytes(data)
         print(f"FINDING {path}: {len(data)} B: {what} at {where}", flush=True)
@@ -82,8 +82,8 @@ def main() -> None:
     grown, dictionary = scratch / "corpus", scratch / "words"
     grown.mkdir()
     seeds = [*target.seeds(), *(path.read_bytes() for path in sorted((CORPUS / args.reader).glob("*")))]
-    for place, data in enumerate(seeds):
-        (grown / str(place)).write_bytes(data)
+    for index, data in enumerate(seeds):
+        (grown / str(index)).write_bytes(data)
     dictionary.write_text("".join(f'"{quoted(word)}"\n' for word in words(target.seeds())))
     findings = Findings(target, folder, scratch)
     options = {

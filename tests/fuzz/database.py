@@ -59,10 +59,10 @@ def rows(connection: sqlite3.Connection, table: str) -> Iterator[tuple[str, int]
     """A row of each kind of a table: in words, and by its number."""
     kind = KINDS.get(table)
     if kind is None:
-        found = connection.execute(f"SELECT '', rowid FROM {table} ORDER BY rowid LIMIT 2").fetchall()
+        actual = connection.execute(f"SELECT '', rowid FROM {table} ORDER BY rowid LIMIT 2").fetchall()
     else:
-        found = connection.execute(f'SELECT "{kind}", min(rowid) FROM {table} GROUP BY "{kind}" ORDER BY 2').fetchall()
-    for name, row in found:
+        actual = connection.execute(f'SELECT "{kind}", min(rowid) FROM {table} GROUP BY "{kind}" ORDER BY 2').fetchall()
+    for name, row in actual:
         yield f"{table}[{name}]", row
 
 

@@ -28,10 +28,10 @@ def repeated(target: Target, count: int, seed: int) -> Iterator[tuple[str, bytes
     rng, files = random.Random(seed), [file[:LONGEST] for file in target.seeds()]
     for _ in range(count):
         file = rng.choice(files)
-        pieces = [found.span() for found in re.finditer(rb"\w+|\s|[^\w\s]|[^\n]*\n", file)]
-        place = rng.randrange(len(pieces))
-        last = min(place + rng.choice((1, 1, 2, 5)), len(pieces)) - 1
-        start, end = pieces[place][0], pieces[last][1]
+        pieces = [actual.span() for actual in re.finditer(rb"\w+|\s|[^\w\s]|[^\n]*\n", file)]
+        index = rng.randrange(len(pieces))
+        last = min(index + rng.choice((1, 1, 2, 5)), len(pieces)) - 1
+        start, end = pieces[index][0], pieces[last][1]
         piece = file[start:end]
         yield f"{piece!r:.60} at byte {start}", file[:end] + piece * (SIZE // len(piece)) + file[end:]
 

@@ -38,8 +38,8 @@ HOSTILE: Final = (
 def words(files: Iterable[bytes], most: int = 1500) -> list[str]:
     """Names, numbers and signs of files, the most frequent first, after words that spoil files."""
     texts = (file.decode(errors="replace") for file in files)
-    found = Counter(word for text in texts for word in re.findall(r"[\w.-]{2,40}|[^\w\s]{1,3}", text))
-    return [*HOSTILE, *(word for word, _ in found.most_common(most))]
+    actual = Counter(word for text in texts for word in re.findall(r"[\w.-]{2,40}|[^\w\s]{1,3}", text))
+    return [*HOSTILE, *(word for word, _ in actual.most_common(most))]
 
 
 @cache

@@ -69,9 +69,9 @@ def test_rooms_keep_to_their_budgets(rooms, others, most):
 @pytest.mark.parametrize("room", WITH_ROOMS)
 def test_imports_go_down_from_floor_to_floor(room):
     """Modules on one floor do not import each other, and nothing imports from above."""
-    found = {name: place for place, names in enumerate(floors(room)) for name in names}
-    assert sorted(found) == children(room), f"the docstring of {room} lists what stands in it"
-    assert not [pair for ends, pair in arrows_between(room).items() if found[ends[1]] >= found[ends[0]]]
+    actual = {name: index for index, names in enumerate(floors(room)) for name in names}
+    assert sorted(actual) == children(room), f"the docstring of {room} lists what stands in it"
+    assert not [pair for ends, pair in arrows_between(room).items() if actual[ends[1]] >= actual[ends[0]]]
 
 
 def test_the_picture_of_the_house_is_that_of_its_source():
@@ -80,16 +80,16 @@ def test_the_picture_of_the_house_is_that_of_its_source():
 
 
 def test_the_cost_model_knows_nothing_of_studies():
-    own = [name for name in FILES if name.startswith("costmodel")]
-    needs = {(name, module.split(".")[0]) for name in own for module in imported(tree(name))}
+    modules = [name for name in FILES if name.startswith("costmodel")]
+    needs = {(name, module.split(".")[0]) for name in modules for module in imported(tree(name))}
     assert not [(name, needed) for name, needed in needs if needed in {"dse", *NOT_IN_THE_COST_MODEL}]
 
 
 @pytest.mark.parametrize("name", REFERENCE_MODELS)
 def test_a_reference_model_knows_no_other(name):
     others = tuple(f"dse.adapters.{other}" for other in REFERENCE_MODELS if other != name)
-    own = [module for module in FILES if module.startswith(f"dse.adapters.{name}")]
-    assert not [other for module in own for other in arrows()[module] if other.startswith(others)]
+    modules = [module for module in FILES if module.startswith(f"dse.adapters.{name}")]
+    assert not [other for module in modules for other in arrows()[module] if other.startswith(others)]
 
 
 def test_the_core_names_no_adapter():
@@ -103,7 +103,7 @@ def test_there_is_no_circle_of_modules():
     """Not even one of imports within functions."""
     needs = {name: needed & FILES.keys() for name, needed in arrows().items()}
     free: set[str] = set()
-    while ready := {own for own, needed in needs.items() if needed <= free} - free:
+    while ready := {module for module, needed in needs.items() if needed <= free} - free:
         free |= ready
     assert needs.keys() - free == set()
 
@@ -146,12 +146,12 @@ def test_docstrings_begin_with_the_result():
 
 
 def test_names_of_values_have_a_meaning():
-    """Of variables and parameters; fields of records that are keys of the JSON keep theirs."""
-    every = [node for name in FILES for node in nodes(name)]
+    """Of variables and parameters, in tests too; fields of records that are keys of the JSON keep theirs."""
+    tests = (node for path in (ROOT / "tests").rglob("*.py") for node in ast.walk(ast.parse(path.read_text())))
+    every = [*(node for name in FILES for node in nodes(name)), *tests]
     keys = {node.target for node in every if isinstance(node, ast.AnnAssign)}
-    names = (
-        node.id for node in every if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in keys
-    )
+    stored = (node for node in every if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    names = {node.id for node in stored if node not in keys}
     assert not VAGUE & {*names, *(node.arg for node in every if isinstance(node, ast.arg))}
 
 

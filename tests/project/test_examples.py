@@ -41,7 +41,7 @@ def other_examples() -> list[str]:
     held = ["gpt3_175b_1024_a100", "plan_llama3_70b_256", "train.sh", "old.sh", "meta-llama/Llama-3.1-405B"]
     held += [*shipped.names("models"), *shipped.names("systems"), *shipped.spellings("systems")]
     kinds = tuple(f"dse {command} " for command in ("plan", "compare", "explain", "show", "report"))
-    found = {
+    actual = {
         command
         for line in lines()
         if (command := re.split(r" {2,}| +#|\s+\||&&", line)[0]).startswith(kinds)
@@ -50,7 +50,7 @@ def other_examples() -> list[str]:
         and not any(command in page for page in run_already)
         and not re.search(r"^dse report .* -o (?!gpt3).*html", command)  # the same page under another name
     }
-    return sorted({like(command): command for command in sorted(found)}.values())
+    return sorted({like(command): command for command in sorted(actual)}.values())
 
 
 def like(command: str) -> tuple[str, ...]:
@@ -61,14 +61,14 @@ def like(command: str) -> tuple[str, ...]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with the studies and the scripts that examples name."""
-    place = tmp_path_factory.mktemp("examples")
+    path = tmp_path_factory.mktemp("examples")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
+        patch.chdir(path)
         stdout_of("search", "gpt3_175b_1024_a100", "--budget", "45", "--study", "gpt3_175b_1024_a100")
         stdout_of("plan", "llama3_70b", "--gpus", "256", "--system", "h100")
         for name, trial in (("train.sh", "0"), ("old.sh", "0"), ("new.sh", "2")):
             stdout_of("export", "plan_llama3_70b_256", "--trial", trial, "--format", "megatron", "-o", name)
-    return place
+    return path
 
 
 def test_there_are_examples():

@@ -13,8 +13,8 @@ EXAMPLES = cases(__file__, "EXAMPLES")
 @pytest.mark.parametrize("name", FORBIDDEN)
 def test_a_pattern_finds_its_construction_and_no_plain_sentence(name):
     wrong, plain = EXAMPLES[name]
-    assert name in [found for found, _ in found_in(wrong)]
-    assert name not in [found for found, _ in found_in(plain)]
+    assert name in [actual for actual, _ in found_in(wrong)]
+    assert name not in [actual for actual, _ in found_in(plain)]
 
 
 def test_code_and_tables_of_a_page():
@@ -28,9 +28,9 @@ def test_no_place_has_more_than_its_allowance():
     """`python -m tests.language PAGE` prints the places of a page."""
     limits = allowed()
     grown = {
-        place: (own, limits.get(place, (0, 0)))
-        for place, own in counts().items()
-        if any(now > limit for now, limit in zip(own, limits.get(place, (0, 0)), strict=True))
+        text_name: (counted, limits.get(text_name, (0, 0)))
+        for text_name, counted in counts().items()
+        if any(now > limit for now, limit in zip(counted, limits.get(text_name, (0, 0)), strict=True))
     }
     assert not grown
 

@@ -39,7 +39,7 @@ def test_no_module_has_the_name_of_something_that_its_folder_offers(room):
     """Importing such a module would put it in the place of the name."""
     package = importlib.import_module(room)
     modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
-    offered = {name for name, own in vars(package).items() if not isinstance(own, ModuleType)}
+    offered = {name for name, member in vars(package).items() if not isinstance(member, ModuleType)}
     assert not modules & {*offered, *getattr(package, "__all__", ())}
 
 

@@ -43,7 +43,7 @@ def run_all(commands: list[str], folder: Path) -> dict[str, str]:
     """Run the commands of a page in order, and return what each prints; a redirection writes a file."""
     outputs = {}
     for command in commands:
-        more = next((own for start, own in NARROWED.items() if command.startswith(start)), "")
+        more = next((options for start, options in NARROWED.items() if command.startswith(start)), "")
         words, _, file = command.partition(" > ")
         outputs[command] = stdout_of(*shlex.split(words, comments=True)[1:], *shlex.split(more))
         if file:
@@ -139,8 +139,8 @@ def test_places_in_the_code_that_a_page_names_are_there(page):
     """But for those of other software, of the profile that a recipe makes, and of whichever reader."""
     others = r"megatron/|torchtitan/|dse/adapters/ideal_links/|(rules|words)\.py|tests/data/corpus/READER/"
     beginnings = (ROOT, ROOT / "costmodel", ROOT / "dse", ROOT / "tests")
-    place = r"`((?:\w+/)*\w+\.py|(?:costmodel|dse|tests|search_spaces)(?:/\w+)+/?)`"
-    named = {path for path in re.findall(place, page.read_text()) if not re.match(others, path)}
+    pattern = r"`((?:\w+/)*\w+\.py|(?:costmodel|dse|tests|search_spaces)(?:/\w+)+/?)`"
+    named = {path for path in re.findall(pattern, page.read_text()) if not re.match(others, path)}
     assert not {path for path in named if not any((root / path).exists() for root in beginnings)}
 
 

@@ -39,8 +39,8 @@ def test_every_extra_that_is_named_exists():
     named = {
         extra
         for text in texts.values()
-        for found in re.findall(rf"{DISTRIBUTION}\[([\w,]+)\]|installation\(.(\w+).\)|'\.\[(\w+)\]'", text)
-        for extra in "".join(found).split(",")
+        for actual in re.findall(rf"{DISTRIBUTION}\[([\w,]+)\]|installation\(.(\w+).\)|'\.\[(\w+)\]'", text)
+        for extra in "".join(actual).split(",")
     }
     assert {"report", "dashboard", "dask", "postgresql"} <= named <= set(project["optional-dependencies"])
     assert not [path for path, text in texts.items() if re.search(r"install [^`\n]*\bdse\[", text)]
@@ -63,8 +63,8 @@ def test_the_bill_of_materials_lists_every_dependency():
 @by_table("origin", "command")
 def test_an_extra_comes_from_where_the_program_came_from(origin, command, monkeypatch):
     """An index may not have it, and another version than the one of the clone would be another program."""
-    own = SimpleNamespace(read_text=lambda file: origin and json.dumps(origin))
-    monkeypatch.setattr("importlib.metadata.distribution", lambda name: own)
+    distribution = SimpleNamespace(read_text=lambda file: origin and json.dumps(origin))
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: distribution)
     assert installation("report") == command
 
 
@@ -76,28 +76,28 @@ def test_every_dependency_has_a_lower_bound():
 @pytest.mark.parametrize("name", DEPENDENCIES)
 def test_what_is_installed_is_not_older(name):
     try:
-        own = version(name)
+        installed = version(name)
     except PackageNotFoundError:
         pytest.skip(f"{name} is not installed")
-    assert numbers(own) >= numbers(DEPENDENCIES[name].removeprefix(">=").split(",")[0])
+    assert numbers(installed) >= numbers(DEPENDENCIES[name].removeprefix(">=").split(",")[0])
 
 
 def numbers(text: str) -> list[int]:
     """The numbers that a version starts with."""
-    found = re.match(r"\d+(\.\d+)*", text)
-    assert found
-    return [int(part) for part in found[0].split(".")]
+    actual = re.match(r"\d+(\.\d+)*", text)
+    assert actual
+    return [int(part) for part in actual[0].split(".")]
 
 
 def unsafe(path: Path) -> list[str]:
     """Names in a module that can run the content of a file, by line."""
-    found = []
+    actual = []
     for node in ast.walk(ast.parse(path.read_text())):
         modules, names = [], set()
         if isinstance(node, ast.Import):
-            modules = [own.name for own in node.names]
+            modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            modules, names = [node.module or ""], {own.name for own in node.names}
+            modules, names = [node.module or ""], {alias.name for alias in node.names}
         elif isinstance(node, ast.Attribute):
             names = {node.attr}
             if isinstance(node.value, ast.Name) and node.value.id in ("np", "numpy"):
@@ -106,8 +106,8 @@ def unsafe(path: Path) -> list[str]:
             names = {f"{node.func.id}()"}
         roots = {name.split(".")[0] for name in modules}
         if unwanted := (roots & UNSAFE_MODULES) | (names & UNSAFE_NAMES):
-            found.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}: {', '.join(sorted(unwanted))}")
-    return found
+            actual.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}: {', '.join(sorted(unwanted))}")
+    return actual
 
 
 @pytest.mark.slow

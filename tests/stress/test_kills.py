@@ -122,5 +122,5 @@ def test_searches_that_write_their_results_are_killed(tmp_path):
     process.join()
     for name in whole:
         if name.endswith(".parquet"):
-            ours, theirs = (pd.read_parquet(tmp_path / own / name) for own in ("killed", "reference"))
+            ours, theirs = (pd.read_parquet(tmp_path / kind / name) for kind in ("killed", "reference"))
             assert ours.drop(columns="completed").equals(theirs.drop(columns="completed"))

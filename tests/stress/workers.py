@@ -59,12 +59,12 @@ def read(url, name):
     last = 0
     while True:
         study = Study.load(name, storage=url)
-        found = len(study.trials())
+        actual = len(study.trials())
         front = study.pareto_front()
-        assert found >= last
+        assert actual >= last
         assert set(front["trial"]) <= set(study.trials()["trial"])
         assert studies(url)
-        last = found
+        last = actual
 
 
 def foreign(url, name, values):

@@ -55,7 +55,7 @@ class Absent(types.ModuleType):
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name, path=None, target=None):
-        if any(name == own or name.startswith(f"{own}.") for own in ABSENT):
+        if any(name == absent or name.startswith(f"{absent}.") for absent in ABSENT):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
@@ -67,8 +67,8 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def chips_of(text):
-    nodes, each = re.search(r"--nnodes (\d+) --nproc[-_]per[-_]node (\d+)", text).groups()
-    return int(nodes) * int(each)
+    nodes, per_node = re.search(r"--nnodes (\d+) --nproc[-_]per[-_]node (\d+)", text).groups()
+    return int(nodes) * int(per_node)
 
 
 def torchtitan(checkout):
@@ -90,9 +90,9 @@ def torchtitan(checkout):
         training = config.training
         tokens = training.num_tokens_per_microbatch_per_dp_rank
         assert tokens % (dims.tp * (2 * dims.cp if dims.cp > 1 else 1)) == 0
-        each = tokens * dims.dp_shard * dims.dp_replicate
-        each *= config.parallelism.num_pp_microbatches if dims.pp > 1 else 1
-        assert training.num_tokens_per_train_step % each == 0
+        per_step = tokens * dims.dp_shard * dims.dp_replicate
+        per_step *= config.parallelism.num_pp_microbatches if dims.pp > 1 else 1
+        assert training.num_tokens_per_train_step % per_step == 0
         config.model_spec.model.update_from_config(config=config)
 
     return accept
@@ -110,14 +110,14 @@ def maxtext(checkout):
     usual = {name: None if value == "None" else value for name, value in base.items() if name in known}
 
     def accept(path, text):
-        own = yaml.safe_load(text) | {"learning_rate": 1e-4, "steps": 1000}
-        own |= {"hardware": "tpu"} if own["hardware"] == "HARDWARE" else {}
-        del own["base_config"]
-        sizes = {place: math.prod(v for name, v in own.items() if name.startswith(place)) for place in ("ici_", "dcn_")}
-        own |= {"internal_compile": True, "internal_compile_num_devices": sizes["ici_"] * sizes["dcn_"]}
+        given = yaml.safe_load(text) | {"learning_rate": 1e-4, "steps": 1000}
+        given |= {"hardware": "tpu"} if given["hardware"] == "HARDWARE" else {}
+        del given["base_config"]
+        sizes = {axis: math.prod(v for name, v in given.items() if name.startswith(axis)) for axis in ("ici_", "dcn_")}
+        given |= {"internal_compile": True, "internal_compile_num_devices": sizes["ici_"] * sizes["dcn_"]}
         max_utils.get_num_slices = lambda _: sizes["dcn_"]
-        assert own.keys() <= known, own.keys() - known
-        MaxTextConfig(**usual | own)
+        assert given.keys() <= known, given.keys() - known
+        MaxTextConfig(**usual | given)
 
     return accept
 
@@ -161,15 +161,15 @@ def megatron_bridge(checkouts):
             config.model = MLAModelProvider()
         process_config_with_overrides(config, config_filepath=str(filled))
         for name, part in yaml.safe_load(text).items():
-            own = getattr(config, name)
-            assert all(hasattr(own, key) for key in part if key != "_target_"), (name, part)
+            section = getattr(config, name)
+            assert all(hasattr(section, key) for key in part if key != "_target_"), (name, part)
         runtime_config_update(config)
 
     return accept
 
 
 if __name__ == "__main__":
-    accept, files = globals()[sys.argv[1]](sys.argv[2]), [Path(own) for own in sys.argv[3:]]
+    accept, files = globals()[sys.argv[1]](sys.argv[2]), [Path(path) for path in sys.argv[3:]]
     good = 0
     for file in files:
         try:

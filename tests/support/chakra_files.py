@@ -14,15 +14,15 @@ MESSAGE = ("comm_src", "comm_dst", "comm_tag", "comm_size")
 DOUBLE = 1
 
 
-def varint(data, place):
+def varint(data, at):
     """A number of the wire format, and where the next begins."""
     number = shift = 0
     while True:
-        byte = data[place]
+        byte = data[at]
         number |= (byte & 0x7F) << shift
-        place, shift = place + 1, shift + 7
+        at, shift = at + 1, shift + 7
         if byte < 0x80:
-            return number, place
+            return number, at
 
 
 def fields(data):
@@ -38,9 +38,9 @@ def packed(values):
     """Numbers of lists that are written without a field number for each."""
     numbers = []
     for data in values:
-        place = 0
-        while place < len(data):
-            number, place = varint(data, place)
+        at = 0
+        while at < len(data):
+            number, at = varint(data, at)
             numbers.append(number)
     return numbers
 
@@ -49,32 +49,32 @@ def attributes(message, field):
     """Name -> value; a 0 that is chosen of several fields is written."""
     pairs = {}
     for data in message.get(field, []):
-        own = fields(data)
-        [name] = own.pop(1)
-        [[value]] = own.values()
+        entries = fields(data)
+        [name] = entries.pop(1)
+        [[value]] = entries.values()
         pairs[name.decode()] = value.decode() if isinstance(value, bytes) else value
     return pairs
 
 
 def decoded(content):
     """Metadata and nodes of a file, by the field numbers of Chakra's et_def.proto."""
-    messages, place = [], 0
-    while place < len(content):
-        length, place = varint(content, place)
-        messages.append(fields(content[place : place + length]))
-        place += length
+    messages, at = [], 0
+    while at < len(content):
+        length, at = varint(content, at)
+        messages.append(fields(content[at : at + length]))
+        at += length
     nodes = [
         {
-            "id": own.get(1, [0])[0],
-            "name": own[2][0].decode(),
-            "type": own[3][0],
-            "after": [*packed(own.get(4, [])), *packed(own.get(5, []))],
-            "control": packed(own.get(4, [])),
-            "micros": own.get(7, [0])[0],
-            "inputs": fields(own[8][0])[1][0].decode() if 8 in own else "",
-            **attributes(own, 10),
+            "id": message.get(1, [0])[0],
+            "name": message[2][0].decode(),
+            "type": message[3][0],
+            "after": [*packed(message.get(4, [])), *packed(message.get(5, []))],
+            "control": packed(message.get(4, [])),
+            "micros": message.get(7, [0])[0],
+            "inputs": fields(message[8][0])[1][0].decode() if 8 in message else "",
+            **attributes(message, 10),
         }
-        for own in messages[1:]
+        for message in messages[1:]
     ]
     return attributes(messages[0], 2), nodes
 

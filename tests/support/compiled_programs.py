@@ -161,8 +161,8 @@ def _loss(step: Step, weights: Any, tokens: Any) -> Any:
     if step.scan:
         stream, _ = lax.scan(body, stream, layers)
     else:
-        for place in range(step.layers):
-            stream, _ = body(stream, {name: weight[place] for name, weight in layers.items()})
+        for index in range(step.layers):
+            stream, _ = body(stream, {name: weight[index] for name, weight in layers.items()})
     logits = (stream @ weights["head"].astype(step.dtype)).astype(jnp.float32)
     told = jnp.take_along_axis(jax.nn.log_softmax(logits[:, :-1]), tokens[:, 1:, None], -1)
     return -jnp.mean(told)
@@ -178,7 +178,7 @@ def _gradients(step: Step, weights: Any, tokens: Any) -> Any:
 
     zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, weights))
     summed, _ = lax.scan(add, zeros, tokens.reshape(step.accumulate, -1, step.sequence))
-    return jax.tree.map(lambda each: each / step.accumulate, summed)
+    return jax.tree.map(lambda gradient: gradient / step.accumulate, summed)
 
 
 def _orthogonal(momentum: Any) -> Any:
@@ -194,8 +194,8 @@ def _orthogonal(momentum: Any) -> Any:
 def _step(step: Step, weights: Any, states: Any, tokens: Any) -> tuple[Any, Any, Any]:
     loss, gradients = _gradients(step, weights, tokens)
     if step.clip:
-        norm = jnp.sqrt(sum(jnp.sum(each**2) for each in jax.tree.leaves(gradients)))
-        gradients = jax.tree.map(lambda each: each * jnp.minimum(1.0, 1.0 / norm), gradients)
+        norm = jnp.sqrt(sum(jnp.sum(gradient**2) for gradient in jax.tree.leaves(gradients)))
+        gradients = jax.tree.map(lambda gradient: gradient * jnp.minimum(1.0, 1.0 / norm), gradients)
     count = states["count"] + 1
     if step.optimizer == "sgd":
         return jax.tree.map(lambda w, g: w - 0.01 * g, weights, gradients), {"count": count}, loss

@@ -76,7 +76,7 @@ def without_metadata(text: str) -> str:
 def with_bare_json(text: str) -> str:
     """backend_config as JSON, not as a string that holds it."""
     return re.sub(
-        r'backend_config="((?:[^"\\]|\\.)*)"', lambda found: "backend_config=" + found[1].replace('\\"', '"'), text
+        r'backend_config="((?:[^"\\]|\\.)*)"', lambda actual: "backend_config=" + actual[1].replace('\\"', '"'), text
     )
 
 

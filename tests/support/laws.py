@@ -70,51 +70,51 @@ def around(rng: np.random.Generator, system: System, points: int) -> dict[str, F
     return {**drawn, **{name: np.ceil(drawn[name]) for name in WHOLE}}
 
 
-def check_numbers(found: Breakdown, there: BoolArray) -> None:
+def check_numbers(costs: Breakdown, legal: BoolArray) -> None:
     """Numbers from 0 where there is a cost, or else none; and parts add up to their totals."""
-    columns = found.columns()
+    columns = costs.columns()
     for name, values in columns.items():
-        assert np.isfinite(values[there]).all(), name
+        assert np.isfinite(values[legal]).all(), name
         assert ((values >= 0) | np.isnan(values)).all(), name
     for total, parts in PARTS.items():
-        whole = sum(columns[part][there] for part in parts)
-        np.testing.assert_allclose(whole, columns[total][there], rtol=ROUNDING, err_msg=total)
+        whole = sum(columns[part][legal] for part in parts)
+        np.testing.assert_allclose(whole, columns[total][legal], rtol=ROUNDING, err_msg=total)
 
 
-def check_columns(found: Breakdown, run: Run, there: BoolArray) -> None:
+def check_columns(costs: Breakdown, run: Run, legal: BoolArray) -> None:
     """Numbers and their sums; columns that follow from others; every step takes time; kernels wait within theirs."""
-    check_numbers(found, there)
-    rows = np.flatnonzero(there)
-    own, system = found.take(rows), run.system.take(rows)
-    assert (own.step_time > 0).all()
-    assert (own.peak_memory >= system.chip.reserved_memory).all()
+    check_numbers(costs, legal)
+    rows = np.flatnonzero(legal)
+    chosen, system = costs.take(rows), run.system.take(rows)
+    assert (chosen.step_time > 0).all()
+    assert (chosen.peak_memory >= system.chip.reserved_memory).all()
     for column, expected in {
-        "system_price": own.world_size * chip_price(system),
-        "system_power": own.world_size * chip_power(system),
-        "average_power": own.energy_per_step / own.step_time * system.host.power_overhead,
-        "idle_energy": own.world_size * own.step_time * (system.chip.idle_power + system.host.power),
-        "tokens_per_second_per_gpu": own.tokens_per_second / own.world_size,
-        "mfu": own.model_flops / (own.step_time * own.world_size * system.chip.peak_flop_rate),
+        "system_price": chosen.world_size * chip_price(system),
+        "system_power": chosen.world_size * chip_power(system),
+        "average_power": chosen.energy_per_step / chosen.step_time * system.host.power_overhead,
+        "idle_energy": chosen.world_size * chosen.step_time * (system.chip.idle_power + system.host.power),
+        "tokens_per_second_per_gpu": chosen.tokens_per_second / chosen.world_size,
+        "mfu": chosen.model_flops / (chosen.step_time * chosen.world_size * system.chip.peak_flop_rate),
     }.items():
-        np.testing.assert_allclose(getattr(own, column), expected, rtol=ROUNDING, err_msg=column)
-    kernels = own.forward_time + own.backward_time + own.recompute_time
-    waiting = own.memory_bound_time + own.launch_bound_time
+        np.testing.assert_allclose(getattr(chosen, column), expected, rtol=ROUNDING, err_msg=column)
+    kernels = chosen.forward_time + chosen.backward_time + chosen.recompute_time
+    waiting = chosen.memory_bound_time + chosen.launch_bound_time
     assert (waiting <= kernels * (1 + ROUNDING)).all()
 
 
-def check_bounds(found: Breakdown, run: TransformerRun, there: BoolArray) -> None:
+def check_bounds(costs: Breakdown, run: TransformerRun, legal: BoolArray) -> None:
     """No step is better than its FLOP at the peak rate, and its weights over all ranks.
 
     Of designs whose experts have the ranks that they ask for, and drop no tokens.
     """
     design, model, chip = run.design, run.model, run.system.chip
     whole = (design.ep * design.etp <= design.tp * design.cp * design.dp) & (design.capacity_factor == 0)
-    whole = there & whole & (design.ep <= max(model.num_experts, 1))
-    rates = np.max(np.broadcast_arrays(found.world_size**0, *map(chip.format_rate, UNITS)), axis=0)
-    assert (found.mfu <= rates * (1 + ROUNDING))[whole].all()
+    whole = legal & whole & (design.ep <= max(model.num_experts, 1))
+    rates = np.max(np.broadcast_arrays(costs.world_size**0, *map(chip.format_rate, UNITS)), axis=0)
+    assert (costs.mfu <= rates * (1 + ROUNDING))[whole].all()
     element = np.where(design.fp8_parameters > 0, 1.0, run.precision.element_bytes)
     element = np.where((design.quantized_base > 0) & (design.lora_rank > 0), 0.5, element)
-    held = found.peak_memory * found.world_size
+    held = costs.peak_memory * costs.world_size
     assert (held >= element * model.num_parameters * (1 - ROUNDING))[whole].all()
 
 
@@ -122,10 +122,10 @@ def check_transformers(seed: int, points: int) -> None:
     """Laws of `costmodel.step`."""
     run = random_run(seed, points)
     with np.errstate(all="raise", under="ignore"):
-        found = transformer_step(run)
-    there = np.broadcast_to(is_possible(rank_run(run)), (points,))
-    check_columns(found, run, there)
-    check_bounds(found, run, there)
+        actual = transformer_step(run)
+    legal = np.broadcast_to(is_possible(rank_run(run)), (points,))
+    check_columns(actual, run, legal)
+    check_bounds(actual, run, legal)
 
 
 def check_lstm(seed: int, points: int) -> None:
@@ -135,8 +135,8 @@ def check_lstm(seed: int, points: int) -> None:
     design = LstmDesign.of(**random_columns(rng, LstmDesign, (), points))
     run = Run(model, system.with_quantities(around(rng, system, points) if seed % 2 else {}), design)
     with np.errstate(all="raise", under="ignore"):
-        found = lstm_step_of(run)
-    check_columns(found, run, np.ones(points, dtype=bool))
+        actual = lstm_step_of(run)
+    check_columns(actual, run, np.ones(points, dtype=bool))
 
 
 def check_profile(profile: str, seed: int, points: int) -> None:
@@ -148,12 +148,12 @@ def check_profile(profile: str, seed: int, points: int) -> None:
     drawn = lawful_columns(rng, DataflowDesign, model, points)
     drawn |= {name: rng.integers(0, 2, points).astype(float) for name in ("sequence_parallel",)}
     columns = {name: drawn[name] for name in rules.columns & drawn.keys() if not splits_kernels(name)}
-    found = rules.step(system, columns)
-    assert isinstance(found, Breakdown)
-    there = np.isfinite(found.step_time)
-    assert there.any()
-    check_numbers(found, there)
-    for row in np.flatnonzero(~there)[:3]:
+    actual = rules.step(system, columns)
+    assert isinstance(actual, Breakdown)
+    legal = np.isfinite(actual.step_time)
+    assert legal.any()
+    check_numbers(actual, legal)
+    for row in np.flatnonzero(~legal)[:3]:
         assert rules.reasons(system, {name: values[row : row + 1] for name, values in columns.items()})
 
 
@@ -166,8 +166,8 @@ def is_lawful(design: DesignPoints) -> BoolArray:
     plain = design.is_1f1b & ((design.pp == 1) & (design.overlap_ep == 0) | (design.zero <= 1))
     plain &= (design.overlap_shared_expert == 0) & ((design.overlap_ep == 0) | (design.offload_activations == 0))
     named = design.sharding <= MEGATRON_SP
-    there: BoolArray = np.broadcast_to(plain & named, (design.num_points,))
-    return there
+    legal: BoolArray = np.broadcast_to(plain & named, (design.num_points,))
+    return legal
 
 
 def on_machines(
@@ -184,14 +184,14 @@ def on_machines(
     return [costs.take(rows) for rows in np.arange(points * len(changes)).reshape(-1, points)]
 
 
-def more_of_each(some: Mapping[str, FloatArray], rng: np.random.Generator) -> dict[str, dict[str, FloatArray]]:
+def more_of_each(quantities: Mapping[str, FloatArray], rng: np.random.Generator) -> dict[str, dict[str, FloatArray]]:
     """Machines with up to 50 times as much of one quantity, by its name."""
-    better = {name: {name: values * np.exp(rng.uniform(0.05, 4.0, values.size))} for name, values in some.items()}
+    better = {name: {name: values * np.exp(rng.uniform(0.05, 4.0, values.size))} for name, values in quantities.items()}
     for quantity, more in better.items():
         if quantity in WHOLE:
             more[quantity] = np.ceil(more[quantity])
         if other := FOLLOWING.get(quantity):
-            more[other] = some[other] * more[quantity] / some[quantity]
+            more[other] = quantities[other] * more[quantity] / quantities[quantity]
     return better
 
 
@@ -199,29 +199,29 @@ def check_resources(seed: int, points: int) -> None:
     """More of what a machine works with is never slower, cheaper or less hungry; more waits never faster."""
     rng = np.random.default_rng(seed)
     model, system = random_model(rng), random_system(rng)
-    design, some = random_designs(rng, model, 4 * points), around(rng, system, 4 * points)
-    possible = is_possible(rank_run(Run(model, system.with_quantities(some), design)))
+    design, quantities = random_designs(rng, model, 4 * points), around(rng, system, 4 * points)
+    possible = is_possible(rank_run(Run(model, system.with_quantities(quantities), design)))
     rows = np.flatnonzero(is_lawful(design) & possible)[:points]
-    design, some = design.take(rows), {name: values[rows] for name, values in some.items()}
+    design, quantities = design.take(rows), {name: values[rows] for name, values in quantities.items()}
     # nodes straggle by the work of the slowest stage, which may be another one of less work on a better machine
     straggling = np.where(design.pp > 1, 0.0, system.host.straggler)
-    run = Run(model, system.with_quantities({"host_straggler": straggling, **some}), design)
-    check_changes(run, some, rng, transformer_step)
+    run = Run(model, system.with_quantities({"host_straggler": straggling, **quantities}), design)
+    check_changes(run, quantities, rng, transformer_step)
 
 
 def check_lstm_resources(seed: int, points: int) -> None:
     """The same of language models of LSTM cells."""
     rng = np.random.default_rng(seed)
     model, system = random_lstm(rng), random_system(rng)
-    design, some = LstmDesign.of(**random_columns(rng, LstmDesign, (), points)), around(rng, system, points)
-    check_changes(Run(model, system.with_quantities(some), design), some, rng, lstm_step_of)
+    design, quantities = LstmDesign.of(**random_columns(rng, LstmDesign, (), points)), around(rng, system, points)
+    check_changes(Run(model, system.with_quantities(quantities), design), quantities, rng, lstm_step_of)
 
 
 def check_changes(
-    run: Run[Any, Any], some: Mapping[str, FloatArray], rng: np.random.Generator, cost: Callable[[Any], Breakdown]
+    run: Run[Any, Any], quantities: Mapping[str, FloatArray], rng: np.random.Generator, cost: Callable[[Any], Breakdown]
 ) -> None:
     """Laws of a run on machines that have more of one quantity, or wait longer."""
-    better = more_of_each(some, rng)
+    better = more_of_each(quantities, rng)
     known = {name: np.broadcast_to(value, run.num_points) for name, value in run.system.quantities().items()}
     worse = {
         name: {name: value * rng.uniform(1.05, 10.0, run.num_points)}
@@ -287,10 +287,10 @@ def check_work(seed: int, points: int) -> None:
 def check_order(seed: int, points: int) -> None:
     """A permutation of a batch permutes its costs, and each design alone costs the same, bit for bit."""
     run, rng = random_run(seed, points), np.random.default_rng(seed)
-    found = transformer_step(run).columns()
+    actual = transformer_step(run).columns()
     order = rng.permutation(points)
     alone = rng.integers(points, size=10)
     for rows in (order, order[: points // 3], *(np.array([row]) for row in alone)):
         costs = transformer_step(run.take(rows)).columns()
         for name, values in costs.items():
-            np.testing.assert_array_equal(values, found[name][rows], err_msg=name)
+            np.testing.assert_array_equal(values, actual[name][rows], err_msg=name)

@@ -49,10 +49,10 @@ def searching(url: str, budget: int) -> ForkServerProcess:
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["dse.api.study", "dse.searching.batches.loop", "tests.support.processes"])
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=search, args=(url, budget, there))
+    here, far_end = context.Pipe(duplex=False)
+    process = context.Process(target=search, args=(url, budget, far_end))
     process.start()
-    there.close()
+    far_end.close()
     here.recv()
     return process
 

@@ -40,8 +40,8 @@ def slower(monkeypatch, factor):
     step = kind.step
 
     def changed(self, *args):
-        found = step(self, *args)
-        return replace(found, step_time=factor * found.step_time)
+        actual = step(self, *args)
+        return replace(actual, step_time=factor * actual.step_time)
 
     monkeypatch.setattr(kind, "step", changed)
 

@@ -122,19 +122,19 @@ def zb_v(p: int, m: int, v: int, n: int, i: int) -> Rank:
     return rank
 
 
-def dual(rank: Rank, size: int, place: int, micros: int) -> Rank:
+def dual(rank: Rank, size: int, position: int, micros: int) -> Rank:
     """DualPipe's order on a place of half a pipeline; chunk 0 is the one that starts nearer."""
-    rest = size - 1 - place
+    rest = size - 1 - position
     for _ in range(2 * rest):
         rank.run(("F", 0))
-    for _ in range(place + 1):
+    for _ in range(position + 1):
         rank.run(("F", 0))
         rank.run(("F", 1))
     for _ in range(rest):
         rank.run(("B", 1))
         rank.weight()
         rank.run(("F", 1))
-    for turn in range(micros - 2 * size + place + 1):
+    for turn in range(micros - 2 * size + position + 1):
         if turn == 0 and rest == 0:
             rank.run(("F", 0))
             rank.run(("A", 1))
@@ -145,16 +145,16 @@ def dual(rank: Rank, size: int, place: int, micros: int) -> Rank:
         rank.run(("A", 1))
         rank.run(("F", 1), ("A", 0))
     split_off = False
-    for turn in range(place + 1):
-        half = turn == (place + 1) // 2
-        split_off |= half and place % 2 == 1
+    for turn in range(position + 1):
+        half = turn == (position + 1) // 2
+        split_off |= half and position % 2 == 1
         rank.run(("B" if split_off else "A", 1))
-        split_off |= half and place % 2 == 0
+        split_off |= half and position % 2 == 0
         rank.run(("B" if split_off else "A", 0))
     for _ in range(rest):
         rank.weight()
         rank.run(("B", 0))
-    for _ in range(place + 1):
+    for _ in range(position + 1):
         rank.weight()
     return rank
 
@@ -192,10 +192,10 @@ def simulated(
     home = {stage: i for i, rank in enumerate(ranks) for stage in rank.stages}
     ends_of_chains = {p - 1, 2 * p - 1} if schedule == "dualpipe" else {max(home)}
     scale = scale or [1.0] * p
-    fs, bs = (own if isinstance(own, list) else [own] * p for own in (f, b))
+    fs, bs = (times if isinstance(times, list) else [times] * p for times in (f, b))
     took = [{"F": fs[i], "B": bs[i], "W": w, "A": bs[i] + w} for i in range(p)]
     end: dict[Action, float] = {}
-    clock, first, busy, place = [0.0] * p, [math.nan] * p, [0.0] * p, [0] * p
+    clock, first, busy, positions = [0.0] * p, [math.nan] * p, [0.0] * p, [0] * p
     until_b, until_w, messages = [0] * p, [0] * p, 0
     held_b, held_w = [0] * p, [0] * p
 
@@ -205,11 +205,11 @@ def simulated(
             return None if stage - 1 in ends_of_chains or stage == 0 else ("F", stage - 1)
         return None if kind == "W" or stage in ends_of_chains else ("B", stage + 1)
 
-    while any(place[i] < len(ranks[i].entries) for i in range(p)):
+    while any(positions[i] < len(ranks[i].entries) for i in range(p)):
         moved = False
         for i, rank in enumerate(ranks):
-            while place[i] < len(rank.entries):
-                entry = rank.entries[place[i]]
+            while positions[i] < len(rank.entries):
+                entry = rank.entries[positions[i]]
                 needs = [(*needed, a[2]) for a in entry if (needed := source(a))]
                 if not all(needed in end for needed in needs):
                     break
@@ -230,7 +230,7 @@ def simulated(
                 for kind, _, _ in entry:
                     held_b[i] -= kind in "BA"
                     held_w[i] -= kind in "WA"
-                place[i] += 1
+                positions[i] += 1
                 moved = True
         assert moved, f"{schedule}: stuck"
     assert not any(held_w), f"{schedule}: not all is done"

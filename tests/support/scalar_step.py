@@ -57,7 +57,7 @@ class ScalarStep:
             floor = max(floor, batch * min(orders) / rate)
         shares = ((0.5, 1), (1, 0.5), (0.5, 0.5), (0.25, 0.5), (0.5, 0.25), (0.25, 0.25))
         candidates = [(2.0**power, *pair) for power in range(16) for pair in shares]
-        best = min(self.tiled(m, n, k, batch, out, *own, floor, pace) for own in candidates)  # type: ignore[call-arg]
+        best = min(self.tiled(m, n, k, batch, out, *tile, floor, pace) for tile in candidates)  # type: ignore[call-arg]
         return best + chip.kernel_launch
 
     def tiled(
@@ -117,18 +117,18 @@ class ScalarStep:
         islands.append(1)
         passes = 2 if name == "all_reduce" else 1
         slowest, tree, transfer, launch, leaving = 0.0, 0.0, 0.0, 0.0, 1.0
-        for place, (tier, inner, outer) in enumerate(zip(self.tiers, islands, islands[1:], strict=False)):
+        for index, (tier, inner, outer) in enumerate(zip(self.tiers, islands, islands[1:], strict=False)):
             n = inner / outer
             still_leaving = outer / group if outer > 1 else 0.0
             sent = passes * (group - 1) / group * (leaving - still_leaving) * message
-            own = tier.own_share * message / group if n > 1 else 0.0
-            time = self.moved(sent, tier, passes) + own
+            local = tier.own_share * message / group if n > 1 else 0.0
+            time = self.moved(sent, tier, passes) + local
             if name == "all_reduce" and tier.in_switch and n > 1:
                 up = (n + 1) / n * inner / group * message
-                time = min(time, (self.moved(up, tier, passes) + own) / tier.in_switch_rate)
+                time = min(time, (self.moved(up, tier, passes) + local) / tier.in_switch_rate)
             if n > 1:
                 slowest, launch = max(slowest, tier.latency), max(launch, tier.launch)
-            tree += passes * (math.log2(n) if place else n - 1) * tier.latency
+            tree += passes * (math.log2(n) if index else n - 1) * tier.latency
             transfer = max(transfer, time / (tier.bandwidth * tier.efficiency))
             leaving = still_leaving
         ring = passes * (group - 1) * slowest
@@ -266,9 +266,9 @@ class ScalarStep:
         for rank, part in ((0, embedding), (-1, head)):
             forward[rank] += sum(part["forward"])
             backward[rank] += sum(part["backward"])
-        busy = [steps * (there + back) for there, back in zip(forward, backward, strict=True)]
+        busy = [steps * (onward + back) for onward, back in zip(forward, backward, strict=True)]
         groups = -(-steps // p) * p if v > 1 else steps  # a group of micro-batches that is not full waits
-        chunks = {"f": [own / v for own in forward], "b": [own / v for own in backward], "w": 0.0}
+        chunks = {"f": [span / v for span in forward], "b": [span / v for span in backward], "w": 0.0}
         time = simulated("interleaved", p, groups, v, **chunks)["makespan"] if p > 1 else busy[0]
         slowest = busy.index(max(busy))
         computing = layers * (layer["forward"][0] + layer["backward"][0] + repeated[0])
@@ -296,11 +296,11 @@ class ScalarStep:
             time = self.collective(name, message, d.dp, d.tp)
             return max(time - window, time / layers) if d.overlap_grad_reduce else time
 
-        def late(own: float) -> float:
+        def late(arrival: float) -> float:
             if not d.zero:
-                return exposed("all_reduce", own * GRADIENT, backward_window)
-            scattered = exposed("reduce_scatter", own * GRADIENT, backward_window)
-            return scattered + exposed("all_gather", own * W, forward_window)
+                return exposed("all_reduce", arrival * GRADIENT, backward_window)
+            scattered = exposed("reduce_scatter", arrival * GRADIENT, backward_window)
+            return scattered + exposed("all_gather", arrival * W, forward_window)
 
         reduced = max(map(late, parameters))
         if m.tied_embeddings and d.pp > 1:

@@ -45,13 +45,13 @@ class Server:
 @contextmanager
 def temporary_server():
     """A server that runs; skips the test without server programs, or a driver."""
-    found = shutil.which("initdb") or next(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")), None)
-    if found is None or importlib.util.find_spec("psycopg") is None:
+    actual = shutil.which("initdb") or next(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")), None)
+    if actual is None or importlib.util.find_spec("psycopg") is None:
         pytest.skip("needs psycopg and the PostgreSQL server programs")
     folder = Path(tempfile.mkdtemp(prefix="dse"))
     if os.geteuid() == 0:
         shutil.chown(folder, "postgres")
-    server = Server(Path(found).parent, folder, 20000 + os.getpid() % 20000)
+    server = Server(Path(actual).parent, folder, 20000 + os.getpid() % 20000)
     server.call("initdb", "-U", "dse", "--auth=trust", "-E", "UTF8")
     server.start()
     try:

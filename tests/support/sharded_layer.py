@@ -148,7 +148,7 @@ class ShardedLayer:
     def forward(self, given: Array) -> Array:
         self.outputs[self.last.name] = shared_out(given, self.side(self.last, "gives"), self.tp)
         for kernel in self.layer.kernels:
-            summed = [np.sum(each, axis=0) for each in zip(*self.inputs(kernel), strict=True)]
+            summed = [np.sum(partial_sums, axis=0) for partial_sums in zip(*self.inputs(kernel), strict=True)]
             product, only = kernel.splits_weight, self.into(kernel)[0]
             gathers = product and self.regathers(kernel)
             held = self.side(only.start, "gives") if gathers else self.side(kernel, "needs")

@@ -33,9 +33,9 @@ def timed(table: pd.DataFrame, precision: str, factor: float) -> pd.DataFrame:
 
 
 def stored(folder, table: pd.DataFrame, *, kind: str = "gemm", library: str = "trtllm", release: str = "1.0.0"):
-    place = folder / "h100_sxm" / kind / library / release
-    place.mkdir(parents=True)
-    table.to_parquet(place / f"{kind if kind != 'attention' else 'context_attention'}_perf.parquet")
+    release_folder = folder / "h100_sxm" / kind / library / release
+    release_folder.mkdir(parents=True)
+    table.to_parquet(release_folder / f"{kind if kind != 'attention' else 'context_attention'}_perf.parquet")
 
 
 def test_errors_are_those_by_which_a_table_differs_from_the_model(tmp_path):
@@ -146,12 +146,12 @@ def test_a_folder_or_an_option_that_does_not_fit_is_refused(tmp_path, arguments:
 
 
 def test_a_broken_table_or_a_missing_reader_is_one_line(tmp_path, monkeypatch):
-    place = tmp_path / "h100_sxm" / "gemm" / "vllm" / "1"
-    place.mkdir(parents=True)
-    (place / "gemm_perf.parquet").write_bytes(b"version https://git-lfs")
+    release_folder = tmp_path / "h100_sxm" / "gemm" / "vllm" / "1"
+    release_folder.mkdir(parents=True)
+    (release_folder / "gemm_perf.parquet").write_bytes(b"version https://git-lfs")
     with pytest.raises(DseError, match="not a Parquet file"):
         validate_kernels(tmp_path)
-    pd.DataFrame({"m": [1]}).to_parquet(place / "gemm_perf.parquet")
+    pd.DataFrame({"m": [1]}).to_parquet(release_folder / "gemm_perf.parquet")
     with pytest.raises(DseError, match="no column n, k, gemm_dtype, latency"):
         validate_kernels(tmp_path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)

@@ -32,12 +32,12 @@ def design_run(name):
 def written(run):
     """Traces by rank, groups by name, sizes, bandwidths [B/ns] and latencies [ns] of tiers, our step [us]."""
     [file] = astra_sim_files(run)
-    traces = {int(name.split(".")[1]): own for name, own in file.content.items() if name.endswith(".et")}
+    traces = {int(name.split(".")[1]): rank_nodes for name, rank_nodes in file.content.items() if name.endswith(".et")}
     groups = {name: tuple(ranks) for name, ranks in json.loads(file.content["groups.json"]).items()}
     lines = dict(re.findall(r"(\w+): \[ (.*) \]", file.content["network.yml"].decode()))
     network = {name: [*map(float, lines[name].split(", "))] for name in ("npus_count", "bandwidth", "latency")}
-    own = {rank: wire.decoded(traces[rank]) for rank in sorted(traces)}
-    return {rank: nodes for rank, (_, nodes) in own.items()}, groups, network, own[0][0]["step_time_s"]
+    rank_nodes = {rank: wire.decoded(traces[rank]) for rank in sorted(traces)}
+    return {rank: nodes for rank, (_, nodes) in rank_nodes.items()}, groups, network, rank_nodes[0][0]["step_time_s"]
 
 
 @pytest.fixture(scope="module", params=DESIGNS)
@@ -56,10 +56,10 @@ def test_groups_are_numbered_from_one_and_have_their_ranks(folder):
     ran = defaultdict(list)
     for rank, nodes in traces.items():
         for name in {node["pg_name"] for node in wire.of_type(nodes, wire.COLLECTIVE)}:
-            own = [node for node in wire.of_type(nodes, wire.COLLECTIVE) if node["pg_name"] == name]
-            ran[name].append((rank, [(node["comm_type"], node["comm_size"]) for node in own]))
-    assert {name: tuple(rank for rank, _ in own) for name, own in ran.items()} == groups
-    assert all(len({str(sequence) for _, sequence in own}) == 1 for own in ran.values())
+            of_group = [node for node in wire.of_type(nodes, wire.COLLECTIVE) if node["pg_name"] == name]
+            ran[name].append((rank, [(node["comm_type"], node["comm_size"]) for node in of_group]))
+    assert {name: tuple(rank for rank, _ in of_group) for name, of_group in ran.items()} == groups
+    assert all(len({str(sequence) for _, sequence in of_group}) == 1 for of_group in ran.values())
 
 
 def test_nodes_are_those_that_the_simulator_issues(folder):
@@ -144,10 +144,10 @@ def test_rings_in_two_tiers_send_what_one_of_them_would():
     """Of 64 ranks on nodes of 8, a rank sends 7/8 of a tensor in its node, and its eighth's 7/8 beyond it."""
     inner, outer = phases("reduce_scatter", 64.0, [8, 8])
     assert (inner.sent, outer.sent) == (56, 7)
-    assert [own.sent for own in phases("all_reduce", 64.0, [8, 8])] == [56, 14, 56]
+    assert [phase.sent for phase in phases("all_reduce", 64.0, [8, 8])] == [56, 14, 56]
     gathered = phases("all_gather", 1.0, [8, 8])
-    assert [(own.tier, own.sent) for own in gathered] == [(1, 7), (0, 56)]
-    assert [own.sent for own in phases("all_to_all", 64.0, [8, 8])] == [7, 56]
+    assert [(phase.tier, phase.sent) for phase in gathered] == [(1, 7), (0, 56)]
+    assert [phase.sent for phase in phases("all_to_all", 64.0, [8, 8])] == [7, 56]
 
 
 @pytest.mark.parametrize("zero", [0, 3])
@@ -157,14 +157,14 @@ def test_a_large_job_has_fewer_replicas_and_as_many_bytes(zero, monkeypatch):
 
     def sent(file):
         traces, groups, network, _ = file
-        found = Counter()
+        actual = Counter()
         for node in wire.of_type(traces[0], wire.COLLECTIVE):
             ranks = len(groups[node["pg_name"]])
             whole = node["comm_size"] * (ranks if node["comm_type"] == wire.ALL_GATHER else 1)
             passes = 2 if node["comm_type"] == wire.ALL_REDUCE else 1
             if "norm" not in node["name"]:
-                found[node["name"]] += passes * whole * (ranks - 1) / ranks
-        return network["npus_count"], found
+                actual[node["name"]] += passes * whole * (ranks - 1) / ranks
+        return network["npus_count"], actual
 
     whole, all_bytes = sent(written(named_run("llama3_8b", H100, **layout)))
     monkeypatch.setattr(export, "MOST_RANKS", 32)

@@ -118,9 +118,9 @@ def test_groups_are_listed_with_their_ranks():
     """As PyTorch's traces do; names of groups are whole numbers."""
     for rank, (_, nodes) in read(gpt3()).items():
         assert nodes[0]["type"] == wire.METADATA
-        groups = {own["pg_name"]: own for own in json.loads(nodes[0]["inputs"][2:-2])}
+        groups = {group["pg_name"]: group for group in json.loads(nodes[0]["inputs"][2:-2])}
         assert {node["pg_name"] for node in wire.of_type(nodes, wire.COLLECTIVE)} == {*groups}
-        ranks = {own["pg_desc"]: own["ranks"] for own in groups.values()}
+        ranks = {group["pg_desc"]: group["ranks"] for group in groups.values()}
         ends = {"embedding": [0, 48]} if rank in (0, 48) else {}  # its gradients are those of both
         assert ranks == {"tp": [*range(rank, rank + 8)], "dp whole": [rank, rank + 8], "world": [], **ends}
         assert all(name.isdigit() for name in groups)

@@ -36,9 +36,9 @@ def probe(**changes: object) -> Configuration:
 
 def test_all_293_figures_are_those_that_the_reference_printed():
     """As many decimals as it prints; of times all their digits, such as 0.03375421076190477 s."""
-    found = plain(price(probe()))
+    actual = plain(price(probe()))
     assert len(PRINTED) == 293
-    assert {name: as_printed(float(found[name]), text) for name, text in PRINTED.items()} == PRINTED
+    assert {name: as_printed(float(actual[name]), text) for name, text in PRINTED.items()} == PRINTED
 
 
 KINDS = cases(__file__, "KINDS")
@@ -65,11 +65,11 @@ SPLIT_PROJECTION = cases(__file__, "SPLIT_PROJECTION")
 @pytest.mark.parametrize(("kind", "dim1", "dim2", "forward", "backward"), SPLIT_PROJECTION)
 def test_a_split_projection_takes_what_the_reference_printed(kind, dim1, dim2, forward, backward):
     """To the last place but one: gathers are added in one go. The projection is never charged."""
-    found = plain(price(probe(projection_kind=kind, projection_dim1=dim1, projection_dim2=dim2)))
-    assert found["sum.projection_f"] == pytest.approx(forward, rel=1e-15, abs=0)
+    actual = plain(price(probe(projection_kind=kind, projection_dim1=dim1, projection_dim2=dim2)))
+    assert actual["sum.projection_f"] == pytest.approx(forward, rel=1e-15, abs=0)
     if backward:
-        assert found["sum.projection_b"] == pytest.approx(backward, rel=3e-16, abs=0)
-    assert found["Time"] == plain(price(probe()))["Time"]
+        assert actual["sum.projection_b"] == pytest.approx(backward, rel=3e-16, abs=0)
+    assert actual["Time"] == plain(price(probe()))["Time"]
 
 
 def test_a_row_column_projection_gathers_what_its_gradients_need_by_hand():
@@ -242,10 +242,10 @@ def test_a_log_evaluates_the_configuration_that_it_echoes(tmp_path):
     log.write_text(re.sub(r"\{([\w.]+)\}", lambda match: PRINTED[match[1]], LOG))
     told = outputs_of("evaluate", str(log), "--format", "json")
     assert told.err == f"dse: {log}: evaluates the configuration that the log echoes; it printed Time: 302.88817584\n"
-    found = json.loads(told.out)["figures"]
+    actual = json.loads(told.out)["figures"]
     for name, text in PRINTED.items():
         digits = len(text.partition(".")[2])
-        assert found[name] == pytest.approx(float(text.replace(",", "")), rel=1e-14, abs=0.5001 * 10**-digits), name
+        assert actual[name] == pytest.approx(float(text.replace(",", "")), rel=1e-14, abs=0.5001 * 10**-digits), name
 
 
 def test_a_log_of_a_split_model_needs_its_configuration(tmp_path):

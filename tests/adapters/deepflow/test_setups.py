@@ -20,7 +20,7 @@ DOCS = (ROOT / "docs" / "deepflow.md").read_text()
 #: Runs of the reference; a comment there has their source.
 RUNS = data_beside(str(TEST_DATA / "deepflow_setups.yaml"))
 SECOND_RUNS = {run["folder"]: run for run in RUNS["second"]["runs"]}
-PRESENT_RUNS = {f"{run['mode']}-{place}": run for place, run in enumerate(RUNS["present"]["runs"])}
+PRESENT_RUNS = {f"{run['mode']}-{index}": run for index, run in enumerate(RUNS["present"]["runs"])}
 
 
 def nested(flat: dict[str, Any]) -> dict[str, Any]:
@@ -66,9 +66,9 @@ def wrong(figures: dict[str, Any], printed: str) -> dict[str, tuple[str, str]]:
         name, _, text = entry.partition("=")
         number, unit = text.rstrip("KMi"), text[-2:]
         value, decimals = figures[name] / {"Ki": 2**10, "Mi": 2**20}.get(unit, 1), len(number.partition(".")[2])
-        own = repr(float(value)) if decimals > 10 else f"{value:.{decimals}f}"
-        if own != number:
-            differing[name] = own, number
+        rounded = repr(float(value)) if decimals > 10 else f"{value:.{decimals}f}"
+        if rounded != number:
+            differing[name] = rounded, number
     return differing
 
 
@@ -198,9 +198,9 @@ def test_a_space_on_files_has_the_times_of_the_files(name, tmp_path, monkeypatch
     present_files(tmp_path, {}, SMALL)
     monkeypatch.chdir(stored_run(tmp_path, next(iter(SECOND_RUNS))).parent if name == "second" else tmp_path)
     Path("space.yaml").write_text(dump(SPACES[name]["space"]))
-    found = json_of("enumerate", "space.yaml")
-    assert [found["n_legal"], found["n_infeasible"]] == SPACES[name]["designs"]
-    for design in found["front"]:
+    actual = json_of("enumerate", "space.yaml")
+    assert [actual["n_legal"], actual["n_infeasible"]] == SPACES[name]["designs"]
+    for design in actual["front"]:
         chosen = {key: design["params"].get(value, value) for key, value in SPACES[name]["options"].items()}
         alone = evaluated(*SPACES[name]["files"], *(f"--set={key}={value}" for key, value in chosen.items()))
         assert design["breakdown"]["step_time_s"] == alone["Time"]

@@ -113,12 +113,12 @@ def test_files_of_every_generation_are_read_back(generation, layer, chosen, tmp_
     path = tmp_path / "setup.txt"
     path.write_text(setup_text(message))
     assert ("miscellany {" in path.read_text()) == (generation == "gen1")
-    found = setup_file(load_setup(path), "setup")
-    assert found.setup.doubled == setup.doubled
+    actual = setup_file(load_setup(path), "setup")
+    assert actual.setup.doubled == setup.doubled
     for name, values in setup.columns().items():
-        assert np.atleast_1d(getattr(found.setup, name)) == pytest.approx(np.atleast_1d(values), rel=1e-7), name
+        assert np.atleast_1d(getattr(actual.setup, name)) == pytest.approx(np.atleast_1d(values), rel=1e-7), name
     for name in ("outer", "m", "k", "n", "first_bytes", "second_bytes", "output_bytes", "start", "end"):
-        assert getattr(found.graph, name) == pytest.approx(getattr(layer, name), rel=1e-7), name
+        assert getattr(actual.graph, name) == pytest.approx(getattr(layer, name), rel=1e-7), name
 
 
 # Layers and shardings
@@ -127,9 +127,9 @@ def test_files_of_every_generation_are_read_back(generation, layer, chosen, tmp_
 @pytest.mark.parametrize(("name", "backward"), [("gpt_1t", True), ("megatron", True), ("inference", False)])
 def test_choices_of_published_runs_are_among_the_best(name, backward):
     graph = layer_graph(12288, 96, 2048, backward=backward)
-    found = least_moving(graph, prefer=PUBLISHED[name])
-    assert PUBLISHED[name].items() <= dict(zip(graph.names, found.choices.tolist(), strict=True)).items()
-    assert found.moved_bytes == least_moving(graph).moved_bytes
+    actual = least_moving(graph, prefer=PUBLISHED[name])
+    assert PUBLISHED[name].items() <= dict(zip(graph.names, actual.choices.tolist(), strict=True)).items()
+    assert actual.moved_bytes == least_moving(graph).moved_bytes
 
 
 def random_graph(rng: np.random.Generator) -> DfmodelGraph:
@@ -152,32 +152,32 @@ def random_graph(rng: np.random.Generator) -> DfmodelGraph:
 @pytest.mark.parametrize("seed", range(12))
 def test_random_graphs_agree_with_trying_every_legal_sharding(seed):
     graph = random_graph(np.random.default_rng(seed))
-    legal = [options(graph, place) for place in range(len(graph))]
+    legal = [options(graph, index) for index in range(len(graph))]
     moved = [moved_bytes(graph, choices) for choices in itertools.product(*legal)]
-    found = least_moving(graph)
-    assert (found.moved_bytes, found.count) == (min(moved), moved.count(min(moved)))
+    actual = least_moving(graph)
+    assert (actual.moved_bytes, actual.count) == (min(moved), moved.count(min(moved)))
 
 
 # Time, price and power
 
 
 def test_the_published_run_is_met_to_the_last_digits(file):
-    found = json_of("cost", str(file), "--profile", "dfmodel-gen1")
-    assert {key: found[key] for key in PRINTED} == pytest.approx(PRINTED, rel=TO_THE_LAST_DIGITS)
-    assert found["sharding"]["V_bwd"] == "k"
-    assert found["groups"][:2] == [["Add_Prev_Layer"], ["LayerNorm_1"]]
-    assert sum(found["per_config_ii_ns"]) == pytest.approx(found["all_config_ii_ns"])
-    assert found["fits"]
-    assert found["dram_bytes"] < 4294967300000
+    actual = json_of("cost", str(file), "--profile", "dfmodel-gen1")
+    assert {key: actual[key] for key in PRINTED} == pytest.approx(PRINTED, rel=TO_THE_LAST_DIGITS)
+    assert actual["sharding"]["V_bwd"] == "k"
+    assert actual["groups"][:2] == [["Add_Prev_Layer"], ["LayerNorm_1"]]
+    assert sum(actual["per_config_ii_ns"]) == pytest.approx(actual["all_config_ii_ns"])
+    assert actual["fits"]
+    assert actual["dram_bytes"] < 4294967300000
 
 
 def test_published_times_of_three_dimensions(layer, chosen):
     """Same commit: 2 x 64 x 32 and 8 x 16 x 32 chips, of which the latter printed to six digits."""
-    found = evaluate(layer, three_dimensions(2, 64, 32), chosen, generation="gen1")
-    assert found.group_time.sum() * 1e9 == pytest.approx(193282486.19913086, rel=TO_THE_LAST_DIGITS)
-    assert found.pipeline_factor == 1.65625
-    found = evaluate(layer, three_dimensions(8, 16, 32), chosen, generation="gen1")
-    assert found.iteration_time == pytest.approx(43.6996, abs=5e-5)
+    actual = evaluate(layer, three_dimensions(2, 64, 32), chosen, generation="gen1")
+    assert actual.group_time.sum() * 1e9 == pytest.approx(193282486.19913086, rel=TO_THE_LAST_DIGITS)
+    assert actual.pipeline_factor == 1.65625
+    actual = evaluate(layer, three_dimensions(8, 16, 32), chosen, generation="gen1")
+    assert actual.iteration_time == pytest.approx(43.6996, abs=5e-5)
 
 
 def test_generations_agree_where_the_later_is_told_to_double(layer, chosen):
@@ -267,11 +267,11 @@ def test_resolve_finds_a_better_sharding_than_the_files(layer, tmp_path):
     worse[layer.names.index("GeLU")] = NONE  # FFN0's output is gathered, then read whole
     path = tmp_path / "setup.txt"
     path.write_text(setup_text(setup_message(layer, three_dimensions(8, 16, 32), worse)))
-    own, best, preferred = (json_of("cost", path, *more) for more in ([], ["--resolve"], ["--prefer", "megatron"]))
-    assert own["communication_bytes"] > best["communication_bytes"] == preferred["communication_bytes"]
-    assert (own["sharding"]["GeLU"], best["sharding"]["GeLU"]) == ("none", "m")
+    stated, best, preferred = (json_of("cost", path, *more) for more in ([], ["--resolve"], ["--prefer", "megatron"]))
+    assert stated["communication_bytes"] > best["communication_bytes"] == preferred["communication_bytes"]
+    assert (stated["sharding"]["GeLU"], best["sharding"]["GeLU"]) == ("none", "m")
     assert (best["sharding"]["DropOut_3"], preferred["sharding"]["DropOut_3"]) == ("none", "m")
-    assert own["equal_shardings"] is None
+    assert stated["equal_shardings"] is None
     assert best["equal_shardings"] == 768
     assert best["equal_shardings_s"] == pytest.approx([42.30, 43.70], abs=5e-3)  # of the published run, as below
     assert best["final_s"] == pytest.approx(43.6996, abs=5e-5)

@@ -36,8 +36,8 @@ def layer(kind: str, **changes: Any) -> DfmodelGraph:
 
 def product_flops(graph: DfmodelGraph, *, backward: bool = False) -> float:
     """Two for each multiply-add of the matrix products of a pass."""
-    own = graph.systolic & (graph.backward == backward)
-    return float(np.sum(2 * (graph.outer * graph.m * graph.k * graph.n)[own]))
+    chosen = graph.systolic & (graph.backward == backward)
+    return float(np.sum(2 * (graph.outer * graph.m * graph.k * graph.n)[chosen]))
 
 
 def words(graph: DfmodelGraph) -> dict[str, str]:
@@ -94,11 +94,11 @@ def test_a_layer_is_written_read_and_priced(kind, tmp_path):
 
 def test_megatrons_sharding_comes_out_for_gated_and_grouped_layers():
     """Shoeybi et al. 2019: by columns of the weight (m), then by rows (k); heads apart (outer)."""
-    found = words(layer("gated"))
+    actual = words(layer("gated"))
     split = {"Q": "outer", "K": "outer", "V": "outer", "MHA_GEMM_1": "outer", "MHA_GEMM_2": "outer",
              "PROJ_GEMM": "k", "FFN0": "m", "SwiGLU": "m", "FFN1": "k", "LayerNorm_2": "none"}  # fmt: skip
-    assert split.items() <= found.items()
-    assert {"FFN1_bwd": "m", "SwiGLU_bwd": "m", "FFN0_bwd": "k", "PROJ_GEMM_bwd": "m"}.items() <= found.items()
+    assert split.items() <= actual.items()
+    assert {"FFN1_bwd": "m", "SwiGLU_bwd": "m", "FFN0_bwd": "k", "PROJ_GEMM_bwd": "m"}.items() <= actual.items()
 
 
 # What the best sharding moves, and why no other moves less: an activation where attention ends, one where the
@@ -111,8 +111,8 @@ LEAST = {
 @pytest.mark.parametrize("kind", LEAST)
 def test_least_communication_of_a_layer(kind):
     graph = layer(kind)
-    found = least_moving(graph)
-    assert found.moved_bytes == LEAST[kind] == moved_bytes(graph, found.choices)
+    actual = least_moving(graph)
+    assert actual.moved_bytes == LEAST[kind] == moved_bytes(graph, actual.choices)
     assert least_moving(layer(kind, backward=False)).moved_bytes == 2 * A
 
 
@@ -121,16 +121,16 @@ def test_least_communication_of_a_layer(kind):
 def test_no_sharding_moves_less(kind, backward):
     """Every legal choice of one pass, the other as the optimum has it; without dropouts there are fewer."""
     graph = layer(kind, dropout=False)
-    found = least_moving(graph)
+    actual = least_moving(graph)
     legal = [
-        options(graph, place)
-        if graph.backward[place] == backward and not name.endswith("_weight_update")
-        else [int(found.choices[place])]
-        for place, name in enumerate(graph.names)
+        options(graph, index)
+        if graph.backward[index] == backward and not name.endswith("_weight_update")
+        else [int(actual.choices[index])]
+        for index, name in enumerate(graph.names)
     ]
     moved = [moved_bytes(graph, choices) for choices in itertools.product(*legal)]
     assert len(moved) > 100
-    assert min(moved) == found.moved_bytes
+    assert min(moved) == actual.moved_bytes
 
 
 WRONG = cases(__file__, "WRONG")

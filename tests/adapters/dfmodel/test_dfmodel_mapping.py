@@ -63,8 +63,8 @@ class Loop:
         self.a = {name: float(values.flat[0]) for name, values in setup.columns().items()}
         self.overlap, self.tiles = setup.overlap, ceil(self.a["seq_len"] / self.a["tile_size"])
         self.levels, self.time = graph.levels(), functools.cache(self.group_time)
-        own = evaluate(graph, setup, sharding, generation="gen2a")
-        self.network = own.network_time[0].tolist()
+        direct = evaluate(graph, setup, sharding, generation="gen2a")
+        self.network = direct.network_time[0].tolist()
 
     def shard(self, kernel):
         """Its m, k and n on one chip, for one tile."""
@@ -168,11 +168,11 @@ class Loop:
 def legal_groupings(graph, count, pins):
     """Forward kernels in the first half, backward ones in the second, the middle shared; edges lead on."""
     halves = {False: range((count + 1) // 2), True: range(count // 2, count)}
-    own = [
+    allowed = [
         [group for group in halves[bool(backward)] if pin in (-1, group)]
         for pin, backward in zip(pins, graph.backward, strict=True)
     ]
-    for member in itertools.product(*own):
+    for member in itertools.product(*allowed):
         if all(member[s] <= member[e] for s, e in zip(graph.start, graph.end, strict=True)):
             yield member
 
@@ -221,20 +221,20 @@ def test_small_graphs_agree_with_trying_every_grouping(seed, count, utilization,
         assert not totals
         return
     assert totals
-    found = fastest_mapping(graph, setup, sharding, ways, generation="gen2a")
-    assert (found is None) == np.isinf(least)
-    if found is None:
+    actual = fastest_mapping(graph, setup, sharding, ways, generation="gen2a")
+    assert (actual is None) == np.isinf(least)
+    if actual is None:
         assert "more than there are" in shortage(graph, setup, sharding, ways, generation="gen2a") or (
             setup.cores < KERNELS
         )
         return
-    priced_again = evaluate(graph, setup, sharding, generation="gen2a", groups=found.groups)
+    priced_again = evaluate(graph, setup, sharding, generation="gen2a", groups=actual.groups)
     assert priced_again.group_time.sum() == pytest.approx(least, rel=1e-12)
     assert priced_again.fits.all()
-    chosen = tuple(found.groups.tolist())
+    chosen = tuple(actual.groups.tolist())
     assert loop.total(chosen) == pytest.approx(least, rel=1e-12)
     assert priced_again.dram_bytes[0] == loop.dram(chosen)
-    needs = [loop.sram(tuple(np.flatnonzero(found.groups == g)))[0] for g in range(max(chosen) + 1)]
+    needs = [loop.sram(tuple(np.flatnonzero(actual.groups == g)))[0] for g in range(max(chosen) + 1)]
     assert priced_again.sram_bytes[0].tolist() == pytest.approx(needs, rel=1e-12)
 
 
@@ -265,10 +265,10 @@ layer_ways, layer_sharding = functools.cache(fused_ways), functools.cache(least_
 def layer_time(layer: DfmodelGraph, count: int, **changes: object) -> float:
     """Time of the fastest mapping of a layer into so many groups; infinite where none fits."""
     setup, sharding = layer_setup(**changes), layer_sharding(layer).choices
-    found = fastest_mapping(layer, setup, sharding, layer_ways(layer, count), generation="gen1")
-    if found is None:
+    actual = fastest_mapping(layer, setup, sharding, layer_ways(layer, count), generation="gen1")
+    if actual is None:
         return inf
-    return float(evaluate(layer, setup, sharding, generation="gen1", groups=found.groups).iteration_time.item())
+    return float(evaluate(layer, setup, sharding, generation="gen1", groups=actual.groups).iteration_time.item())
 
 
 @pytest.mark.parametrize("utilization", [0, 0.9])
@@ -301,12 +301,12 @@ def every_split(graph, setup, sharding, groups):
     for group in range(max(groups) + 1):
         least = [0.0] * (cores + 1)  # of the kernels so far, on so many cores
         for kernel in np.flatnonzero(np.equal(groups, group)):
-            own = [inf] * (cores + 1)
+            cheapest = [inf] * (cores + 1)
             for lanes, stages in itertools.product(range(1, cores + 1), repeat=2):
                 if lanes * stages <= cores and (stages == 1 or graph.systolic[kernel]):
-                    own[lanes * stages] = min(own[lanes * stages], loop.cycles(kernel, lanes, stages))
+                    cheapest[lanes * stages] = min(cheapest[lanes * stages], loop.cycles(kernel, lanes, stages))
             least = [
-                min((max(own[used], least[n - used]) for used in range(1, n + 1)), default=inf)
+                min((max(cheapest[used], least[n - used]) for used in range(1, n + 1)), default=inf)
                 for n in range(cores + 1)
             ]
         cycles.append(least[-1])
@@ -326,9 +326,9 @@ def test_designs_share_out_their_cores_as_each_would_alone(seed, chunk, monkeypa
     setup = replace(toy_setup(), **{name: np.array(v, dtype=float)[order] for name, v in columns.items()})
     sharding, groups = least_moving(graph).choices, rng.integers(0, 3, KERNELS)
     groups = np.unique(groups, return_inverse=True)[1]
-    found = evaluate(graph, setup, sharding, generation="gen2a", groups=groups).compute_time
+    actual = evaluate(graph, setup, sharding, generation="gen2a", groups=groups).compute_time
     every = [every_split(graph, setup.take(np.array([p])), sharding, groups) for p in range(points)]
-    assert found == pytest.approx(np.array(every) / 11, rel=1e-14)
+    assert actual == pytest.approx(np.array(every) / 11, rel=1e-14)
 
 
 # Tiles, tiers and sizes
@@ -341,8 +341,8 @@ def test_the_fastest_tile_is_the_best_of_all(forward):
         rows = with_tiles(layer_setup(utilization=utilization), "gen3")
         assert rows.tile_size.tolist() == [1, 2, 4, 8, 16, 32]
         times = [layer_time(forward, 12, utilization=utilization, tile_size=size) for size in rows.tile_size]
-        found = fastest_mapping(forward, rows, sharding, ways, generation="gen1")
-        assert found.setup.tile_size.item() == rows.tile_size[np.argmin(times)]
+        actual = fastest_mapping(forward, rows, sharding, ways, generation="gen1")
+        assert actual.setup.tile_size.item() == rows.tile_size[np.argmin(times)]
     free = with_tiles(layer_setup(utilization=0.9, sram_bytes=0), "gen3")
     assert fastest_mapping(forward, free, sharding, ways, generation="gen1").setup.tile_size.item() == 1
 
@@ -363,15 +363,15 @@ def test_a_second_tier_of_dram_takes_the_mean_of_both_bandwidths(layer):
     sharding = layer_sharding(layer).choices
     need = evaluate(layer, layer_setup(), sharding, generation="gen2a").dram_bytes.item()
     tiers = {"second_dram_bytes": need / 4, "second_dram_bandwidth": 4e4}
-    own, small, both = (
+    alone, small, both = (
         evaluate(layer, layer_setup(dram_bytes=first, **changes), sharding, generation="gen2a")
         for first, changes in ((need, tiers), (need * 3 / 4, {}), (need * 3 / 4, tiers))
     )
-    assert own.fits
+    assert alone.fits
     assert both.fits
     assert not small.fits
-    assert both.memory_time.sum() == pytest.approx(own.memory_time.sum() * 200 / 160)
-    assert own.memory_time.tolist() == small.memory_time.tolist()
+    assert both.memory_time.sum() == pytest.approx(alone.memory_time.sum() * 200 / 160)
+    assert alone.memory_time.tolist() == small.memory_time.tolist()
 
 
 def open_network(chips: int, *, given: tuple[int, int, int] = (0, 0, 0), batch: int = 24) -> Setup:
@@ -390,7 +390,7 @@ def test_open_sizes_are_all_that_make_the_chips_and_whole_micro_batches(chips, g
         sizes
         for sizes in itertools.product(range(1, chips + 1), repeat=3)
         if np.prod(sizes) == chips
-        and all(size == own for size, own in zip(sizes, given, strict=True) if own)
+        and all(size == stated for size, stated in zip(sizes, given, strict=True) if stated)
         and 40 % (2 * sizes[2]) == 0
     ]
     assert list(zip(*(rows.columns()[axis].tolist() for axis in "xyz"), strict=True)) == legal
@@ -418,12 +418,12 @@ def test_designs_that_share_their_groups_are_as_fast_as_each_alone(overlap, dram
     sharding, ways = least_moving(graph).choices, fused_ways(graph, 4)
 
     def best(designs):
-        found = fastest_mapping(graph, designs, sharding, ways, generation="gen2a")
-        if found is None:
+        actual = fastest_mapping(graph, designs, sharding, ways, generation="gen2a")
+        if actual is None:
             return inf
-        own = evaluate(graph, found.setup, sharding, generation="gen2a", groups=found.groups)
-        assert own.fits.all()
-        return own.iteration_time.item()
+        again = evaluate(graph, actual.setup, sharding, generation="gen2a", groups=actual.groups)
+        assert again.fits.all()
+        return again.iteration_time.item()
 
     assert best(rows) == min(best(rows.take(np.array([row]))) for row in range(rows.num_points)) < inf
 
@@ -468,33 +468,33 @@ def least_bytes(error: str) -> int:
 
 
 def test_groups_that_a_file_leaves_open_are_found(layer, file):
-    found = cost(file(), "--tile-size", 4)
-    assert found["final_s"] == pytest.approx(layer_time(layer, 6, utilization=0.5))
-    assert found["fits"]
-    assert not found["error"]
-    assert max(found["sram_bytes"]) <= 2e4
-    assert len(found["groups"]) == len(found["sram_bytes"]) <= 6
-    assert found["tile_size"] == 4
+    actual = cost(file(), "--tile-size", 4)
+    assert actual["final_s"] == pytest.approx(layer_time(layer, 6, utilization=0.5))
+    assert actual["fits"]
+    assert not actual["error"]
+    assert max(actual["sram_bytes"]) <= 2e4
+    assert len(actual["groups"]) == len(actual["sram_bytes"]) <= 6
+    assert actual["tile_size"] == 4
 
 
 def test_groups_that_a_file_gives_some_kernels_are_kept(layer, file):
     """Q in the first group and K in the second, which no mapping of its own accord does: it is slower."""
     pinned = np.select([np.array(layer.names) == "Q", np.array(layer.names) == "K"], [0, 1], -1)
     free = cost(file(sram_bytes=0))
-    found = cost(file(pinned, sram_bytes=0))
-    member = {name: group for group, names in enumerate(found["groups"]) for name in names}
+    actual = cost(file(pinned, sram_bytes=0))
+    member = {name: group for group, names in enumerate(actual["groups"]) for name in names}
     assert (member["Q"], member["K"]) == (0, 1)
-    assert found["final_s"] > free["final_s"]
+    assert actual["final_s"] > free["final_s"]
     assert cost(file(pinned, sram_bytes=0), "--resolve")["groups"] == free["groups"]
 
 
 def test_own_groups_are_kept_and_told_where_they_do_not_fit(layer, file):
-    found = cost(file(np.where(layer.backward, 1, 0)))
-    assert [len(group) for group in found["groups"]] == [18, 23]
-    assert not found["fits"]
-    assert "does not fit: SRAM of group 0 (Add_Prev_Layer, LayerNorm_1, " in found["error"]
-    short = found["sram_bytes"][0] - 2e4
-    assert f"{found['sram_bytes'][0]:,.0f} bytes are needed, {short:,.0f} more than there are" in found["error"]
+    actual = cost(file(np.where(layer.backward, 1, 0)))
+    assert [len(group) for group in actual["groups"]] == [18, 23]
+    assert not actual["fits"]
+    assert "does not fit: SRAM of group 0 (Add_Prev_Layer, LayerNorm_1, " in actual["error"]
+    short = actual["sram_bytes"][0] - 2e4
+    assert f"{actual['sram_bytes'][0]:,.0f} bytes are needed, {short:,.0f} more than there are" in actual["error"]
     assert cost(file(np.where(layer.backward, 1, 0)), "--groups", 6)["fits"]
 
 
@@ -549,21 +549,21 @@ def published(tmp_path):
 def test_an_open_tile_is_at_least_as_fast_as_the_references_solver_found(sram, tokens, printed, published):
     """And hardly faster: its solver stopped within five percent. Tiles of a token take ten times as long."""
     path = published("gen2a", "r_r", x=4, y=2, dram_bandwidth=600e9, sram_bytes=sram)
-    found = cost(path)
-    assert found["tile_size_chosen"]
-    assert found["fits"]
-    assert not found["error"]
-    assert 0.95 * printed < found["final_s"] <= cost(path, "--tile-size", tokens)["final_s"] <= printed
+    actual = cost(path)
+    assert actual["tile_size_chosen"]
+    assert actual["fits"]
+    assert not actual["error"]
+    assert 0.95 * printed < actual["final_s"] <= cost(path, "--tile-size", tokens)["final_s"] <= printed
     assert cost(path, "--tile-size", 1)["final_s"] > 10 * printed
 
 
 def test_an_open_tile_is_of_no_account_at_a_given_utilization(published):
     path = published("gen1", "r", dram_bandwidth=100e9, sram_bytes=335544320, utilization=0.9)
-    found = cost(path)
-    assert found["final_s"] == pytest.approx(AT_GIVEN_UTILIZATION, rel=1e-12)
-    assert (found["tile_size"], found["tile_size_chosen"]) == (1, True)
+    actual = cost(path)
+    assert actual["final_s"] == pytest.approx(AT_GIVEN_UTILIZATION, rel=1e-12)
+    assert (actual["tile_size"], actual["tile_size_chosen"]) == (1, True)
     for tokens in (1, 16, 1024):
-        assert cost(path, "--tile-size", tokens)["final_s"] == pytest.approx(found["final_s"], rel=1e-14)
+        assert cost(path, "--tile-size", tokens)["final_s"] == pytest.approx(actual["final_s"], rel=1e-14)
 
 
 @pytest.fixture
@@ -586,10 +586,10 @@ def test_kernels_that_run_alone_have_the_fastest_tile_that_fits(layer, alone):
     for sram in (0, 3e4, 1e4):
         path = alone(sram_bytes=sram)
         sizes = [cost(path, "--tile-size", tokens) for tokens in (1, 2, 4, 8, 16, 32)]
-        assert not any(own["tile_size_chosen"] for own in sizes)
-        found = cost(path)
-        assert found["final_s"] == min(own["final_s"] for own in sizes if own["fits"])
-        chosen.add(found["tile_size"])
+        assert not any(size["tile_size_chosen"] for size in sizes)
+        actual = cost(path)
+        assert actual["final_s"] == min(size["final_s"] for size in sizes if size["fits"])
+        chosen.add(actual["tile_size"])
     assert len(chosen) > 1
 
 
@@ -611,10 +611,10 @@ def test_no_tile_that_fits_is_told_and_refused_where_the_time_depends_on_it(alon
     assert refused == cost(path, "--tile-size", "best", code=1)
     assert "no size of a tile or of a dimension makes the groups fit: SRAM: at least " in refused["error"]
     path = alone(sram_bytes=100, utilization=0.5)
-    found = cost(path)
-    assert not found["fits"]
-    assert "does not fit: SRAM of group 0 (Add_Prev_Layer): " in found["error"]
-    assert {**found, "tile_size_chosen": False} == cost(path, "--tile-size", 1)
+    actual = cost(path)
+    assert not actual["fits"]
+    assert "does not fit: SRAM of group 0 (Add_Prev_Layer): " in actual["error"]
+    assert {**actual, "tile_size_chosen": False} == cost(path, "--tile-size", 1)
     cost(path, "--tile-size", "best", code=1)
 
 
@@ -630,10 +630,10 @@ def test_a_file_has_the_price_of_the_set_up_that_it_was_written_from(tokens, cas
     setup = layer_setup(tile_size=tokens, utilization=utilization, sram_bytes=0)
     path = tmp_path / "setup.txt"
     path.write_text(setup_text(setup_message(graph, setup, sharding)))
-    own = evaluate(graph, setup, sharding, generation="gen1").iteration_time.item()
-    assert cost(path)["final_s"] == pytest.approx(own, rel=1e-6)  # files hold 32 bits
+    direct = evaluate(graph, setup, sharding, generation="gen1").iteration_time.item()
+    assert cost(path)["final_s"] == pytest.approx(direct, rel=1e-6)  # files hold 32 bits
     best = cost(path, "--tile-size", "best")["final_s"]
-    assert ("tile_size" in path.read_text()) == (tokens > 1 or best < 0.9999 * own)
+    assert ("tile_size" in path.read_text()) == (tokens > 1 or best < 0.9999 * direct)
 
 
 def test_tiles_of_the_second_generation_need_not_divide_the_sequence(file):
@@ -650,10 +650,10 @@ def test_what_is_short_is_told(file):
     """SRAM of the tightest groups there are, DRAM of weights and tensors: so much is enough, and no less."""
     for what, column in (("SRAM", "sram_bytes"), ("DRAM", "dram_bytes")):
         limits = {"sram_bytes": 0, column: 1e3}
-        found = cost(file(**limits), "--tile-size", 4, code=1)
-        assert f"no mapping into at most 6 groups fits: {what}: at least " in found["error"]
-        least = least_bytes(found["error"])
-        assert f"{least - 1000:,} more than there are (tile_size 4, TP 4)" in found["error"]
+        actual = cost(file(**limits), "--tile-size", 4, code=1)
+        assert f"no mapping into at most 6 groups fits: {what}: at least " in actual["error"]
+        least = least_bytes(actual["error"])
+        assert f"{least - 1000:,} more than there are (tile_size 4, TP 4)" in actual["error"]
         assert cost(file(**limits | {column: least}), "--tile-size", 4)["fits"]
         cost(file(**limits | {column: least - 1}), "--tile-size", 4, code=1)
 
@@ -672,12 +672,12 @@ def test_a_second_tier_and_weights_that_stream_are_read_back(layer, file):
     setup = layer_setup(utilization=0.5, dram_bytes=2e5, second_dram_bytes=1e5, second_dram_bandwidth=1e5, sram_bytes=0)
     sharding, path = least_moving(graph).choices, file()
     path.write_text(setup_text(setup_message(graph, setup, sharding, generation="gen2a")))
-    found = cost(path, "--profile", "dfmodel-gen2a")
-    own = evaluate(graph, setup, sharding, generation="gen2a")
-    assert 2e5 < own.dram_bytes.item() < 3e5
-    assert found["final_s"] == pytest.approx(own.iteration_time.item())
-    assert found["sram_bytes"] == own.sram_bytes[0].tolist()
-    assert own.sram_bytes[0, 13] < evaluate(layer, setup, sharding, generation="gen2a").sram_bytes[0, 13]
+    actual = cost(path, "--profile", "dfmodel-gen2a")
+    direct = evaluate(graph, setup, sharding, generation="gen2a")
+    assert 2e5 < direct.dram_bytes.item() < 3e5
+    assert actual["final_s"] == pytest.approx(direct.iteration_time.item())
+    assert actual["sram_bytes"] == direct.sram_bytes[0].tolist()
+    assert direct.sram_bytes[0, 13] < evaluate(layer, setup, sharding, generation="gen2a").sram_bytes[0, 13]
 
 
 def test_sizes_that_a_file_leaves_open_are_the_fastest(layer, tmp_path):
@@ -686,15 +686,15 @@ def test_sizes_that_a_file_leaves_open_are_the_fastest(layer, tmp_path):
     text = setup_text(setup_message(layer, rows.take(np.array([3])), sharding))
     text = re.sub(r"^    [xyz]: \d+\n", "", text, flags=re.MULTILINE)
     path.write_text(text)
-    found = cost(path)
+    actual = cost(path)
     times = evaluate(layer, rows, sharding, generation="gen1").iteration_time
-    assert found["final_s"] == pytest.approx(times.min())
-    assert found["network"] == rows.take(np.array([np.argmin(times)])).shape()
+    assert actual["final_s"] == pytest.approx(times.min())
+    assert actual["network"] == rows.take(np.array([np.argmin(times)])).shape()
     report = evaluated_file(path, generation="gen1")
     written = tmp_path / "sizes.txt"
     written.write_text(setup_text(setup_message(layer, report.setup, report.sharding)))
     assert 0 not in setup_file(load_setup(written), "sizes").setup.columns()["z"]
-    assert cost(written)["final_s"] == found["final_s"]
+    assert cost(written)["final_s"] == actual["final_s"]
     path.write_text(text.replace("num_chip: 12", "num_chip: 14").replace("  r_r_r {", "  r_r_r {\n y: 3"))
     assert "system.r_r_r: 0 x 3 x 0 is not num_chip, 14" in cost(path, code=1)["error"]
     for chips in ("0", "-12", "20000000000000"):
@@ -710,11 +710,11 @@ def test_a_wrong_file_is_told_where_and_what(right, wrong, said, file):
     path = file(generation="gen2a")
     assert right in path.read_text()
     path.write_text(path.read_text().replace(right, wrong, 1))
-    found = cost(path, code=1)
-    assert found["error"].startswith(f"dse: {path}: ")
-    assert said in found["error"]
+    actual = cost(path, code=1)
+    assert actual["error"].startswith(f"dse: {path}: ")
+    assert said in actual["error"]
 
 
 def test_own_groups_run_in_order(layer, file):
-    found = cost(file(np.where(np.arange(41) == 12, 0, np.where(layer.backward, 4, 1))), code=1)
-    assert "connection 15: leads from 'Add_1' in config 1 back to 'LayerNorm_2' in config 0" in found["error"]
+    actual = cost(file(np.where(np.arange(41) == 12, 0, np.where(layer.backward, 4, 1))), code=1)
+    assert "connection 15: leads from 'Add_1' in config 1 back to 'LayerNorm_2' in config 0" in actual["error"]

@@ -79,8 +79,8 @@ def alone(run: Run, row: int) -> Run:
 
 
 def test_the_published_run_is_met_through_the_profile(published):
-    found = json_of("evaluate", published, "--profile", "dfmodel-gen1")["breakdown"]
-    assert {name: found[name] for name in PRINTED} == pytest.approx(PRINTED, rel=TO_THE_LAST_DIGITS)
+    actual = json_of("evaluate", published, "--profile", "dfmodel-gen1")["breakdown"]
+    assert {name: actual[name] for name in PRINTED} == pytest.approx(PRINTED, rel=TO_THE_LAST_DIGITS)
 
 
 # Set-ups
@@ -105,19 +105,19 @@ def test_a_group_has_the_links_of_the_slowest_tier_between_its_ranks(tp, pp, dp)
     """Ranks are numbered through tp, dp, pp; three tiers of 2, 8 and all, the middle one slowest."""
     speeds = [30e9, 5e9, 11e9]
     tiers = [
-        LinkTier.of(name=f"t{place}", size=size, bandwidth=2 * speed, efficiency=0.5, latency=1, launch=0, energy=0)
-        for place, (size, speed) in enumerate(zip((2, 8, 4096), speeds, strict=True))
+        LinkTier.of(name=f"t{index}", size=size, bandwidth=2 * speed, efficiency=0.5, latency=1, launch=0, energy=0)
+        for index, (size, speed) in enumerate(zip((2, 8, 4096), speeds, strict=True))
     ]
     system = System(name="three", chip=None, memory=(), network=tuple(tiers), host=Host.of())
-    found = group_links(DataflowDesign.of(tp=tp, pp=pp, dp=dp), system)
+    actual = group_links(DataflowDesign.of(tp=tp, pp=pp, dp=dp), system)
     for group, size, stride in (("TP", tp, 1), ("DP", dp, tp), ("PP", pp, tp * dp)):
-        ranks = [place * stride for place in range(size)]
+        ranks = [index * stride for index in range(size)]
         spanned = {
-            next(place for place, tier in enumerate(tiers) if one // tier.size == other // tier.size)
+            next(index for index, tier in enumerate(tiers) if one // tier.size == other // tier.size)
             for one, other in itertools.pairwise(ranks)
         }
-        slowest = min((speeds[place] for place in spanned), default=speeds[0])
-        assert found[group].bandwidth * found[group].efficiency == slowest
+        slowest = min((speeds[index] for index in spanned), default=speeds[0])
+        assert actual[group].bandwidth * actual[group].efficiency == slowest
 
 
 def test_roles_are_those_of_the_groups_that_need_them():
@@ -125,10 +125,10 @@ def test_roles_are_those_of_the_groups_that_need_them():
     sizes = list(itertools.product([1, 2], [1, 3], [1, 5], range(11)))
     tp, pp, dp, topology = np.array(sizes, dtype=float).T
     places = network_roles(DataflowDesign.of(tp=tp, pp=pp, dp=dp, topology=topology))
-    for (tp, pp, dp, code), place in zip(sizes, places, strict=True):
+    for (tp, pp, dp, code), index in zip(sizes, places, strict=True):
         several = {role for role, size in (("TP", tp), ("PP", pp), ("DP", dp)) if size > 1}
         choices = ROLES[len([*TOPOLOGIES.values()][code])]
-        assert place == ([n for n, roles in enumerate(choices) if several <= set(roles)] or [-1])[0]
+        assert index == ([n for n, roles in enumerate(choices) if several <= set(roles)] or [-1])[0]
 
 
 def test_dimensions_over_unlike_tiers_keep_the_price_of_each(gpt, toy_system):
@@ -156,36 +156,36 @@ def test_parts_add_up_to_the_iteration_of_each_design(generation, gpt, toy_syste
     """One design after the other through `evaluate`, as a file of it would be priced, on machines of their clocks."""
     clock = np.random.default_rng(1).uniform(1e9, 2e9, designs.num_points)
     run = Run(gpt, toy_system.with_quantities({"clock": clock, "node_bandwidth": 50 * clock}), designs)
-    found = dataflow_step(run, generation=generation)
+    actual = dataflow_step(run, generation=generation)
     graph = layer_graph(1536, 24, 1152)
     sharding = published_sharding(graph).choices
-    parts = np.sum([getattr(found, name) for name in PARTS["step_time"]], axis=0)
+    parts = np.sum([getattr(actual, name) for name in PARTS["step_time"]], axis=0)
     for row in np.flatnonzero(network_roles(designs) >= 0)[::4]:
         setup = design_setup(alone(run, row))
         one = evaluate(graph, setup, sharding, generation=generation)
         if one.sram_bytes.max() > setup.sram_bytes:
-            assert np.isnan(found.step_time[row])
+            assert np.isnan(actual.step_time[row])
             continue
         assert parts[row] == pytest.approx(one.iteration_time[0], rel=1e-12)
-        assert found.step_time[row] == pytest.approx(one.iteration_time[0], rel=1e-12)
-        assert (found.system_price[row], found.system_power[row]) == pytest.approx((one.price[0], one.power[0]))
+        assert actual.step_time[row] == pytest.approx(one.iteration_time[0], rel=1e-12)
+        assert (actual.system_price[row], actual.system_power[row]) == pytest.approx((one.price[0], one.power[0]))
 
 
 def test_memory_and_the_energy_of_the_work_are_native(gpt, toy_system, designs):
-    found = dataflow_step(Run(gpt, toy_system, designs), generation="gen1")
+    actual = dataflow_step(Run(gpt, toy_system, designs), generation="gen1")
     native = step(gpt, toy_system, designs)
     for name in (*PARTS["peak_memory"], "peak_memory", "compute_energy", "memory_energy", "link_energy", "model_flops"):
-        assert getattr(found, name).tolist() == getattr(native, name).tolist()
+        assert getattr(actual, name).tolist() == getattr(native, name).tolist()
     for name in ("recompute_time", "optimizer_time", "host_time"):
-        assert not getattr(found, name).any()
+        assert not getattr(actual, name).any()
 
 
 def test_a_bubble_is_the_share_of_the_pipeline_formula(gpt, toy_system):
     """(pp - 1) / (micro-batches x (layers of a stage - 1)) of the rest: 3 / (5 x 5)."""
     design = DataflowDesign.of(pp=4, gradient_accumulation_steps=5)
-    found = dataflow_step(Run(gpt, toy_system, design), generation="gen1")
-    rest = found.step_time - found.bubble_time - found.pp_communication_time
-    assert found.bubble_time == pytest.approx(3 / 25 * rest)
+    actual = dataflow_step(Run(gpt, toy_system, design), generation="gen1")
+    rest = actual.step_time - actual.bubble_time - actual.pp_communication_time
+    assert actual.bubble_time == pytest.approx(3 / 25 * rest)
 
 
 def test_links_have_latency_in_the_third_generation_only(gpt, toy_system):
@@ -212,30 +212,30 @@ def fused() -> DataflowDesign:
 def test_groups_are_the_fastest_of_each_design(generation, gpt, toy_system, fused):
     """One design after the other, with its own network, bubble and batch; DRAM is without limit."""
     run = Run(gpt, toy_system.with_quantities({"dram_capacity": 1e15}), fused)
-    found = dataflow_step(run, generation=generation)
+    actual = dataflow_step(run, generation=generation)
     graph, sharding = sharded_graph(gpt, 2.0)
     for row in range(12):
         setup = design_setup(alone(run, row))
         best = fastest_mapping(graph, setup, sharding, layer_ways(gpt, 2.0), generation=generation)
         one = evaluate(graph, setup, sharding, generation=generation, groups=best.groups)
-        assert found.step_time[row] == pytest.approx(one.iteration_time[0], rel=1e-12)
+        assert actual.step_time[row] == pytest.approx(one.iteration_time[0], rel=1e-12)
 
 
 def test_tiles_that_exceed_the_sram_have_no_number(gpt, toy_system):
     """Scores of 24 heads, 1152 wide, enter a dropout and leave to two kernels, two tiles each: 84 tokens."""
     design = DataflowDesign.of(tile_size=[1, 72, 96, 128])
-    found = dataflow_step(Run(gpt, toy_system, design), generation="gen1")
+    actual = dataflow_step(Run(gpt, toy_system, design), generation="gen1")
     assert 28e6 // (3 * 2 * 24 * 1152 * 2) == 84
-    assert np.isnan(found.step_time).tolist() == [False, False, True, True]
-    assert found.step_time[0] == found.step_time[1]  # the size of a tile takes no time
+    assert np.isnan(actual.step_time).tolist() == [False, False, True, True]
+    assert actual.step_time[0] == actual.step_time[1]  # the size of a tile takes no time
 
 
 @pytest.mark.parametrize("name", ["llama3_8b", "llama2_70b"])
 def test_models_of_other_layers_are_priced(name):
     """Grouped queries, gated MLPs, no dropout; no chip is faster than it sustains."""
     model, system = load_model(name), load_system("a100_80g_dgx")
-    found = dataflow_step(Run(model, system, DataflowDesign.of(tp=8)), generation="gen3")
-    assert 0 < found.mfu < float(system.chip.sustained * system.chip.matrix_efficiency)
+    actual = dataflow_step(Run(model, system, DataflowDesign.of(tp=8)), generation="gen3")
+    assert 0 < actual.mfu < float(system.chip.sustained * system.chip.matrix_efficiency)
 
 
 # Searches
@@ -262,14 +262,14 @@ def test_a_search_keeps_its_profile_when_it_is_resumed(small):
     assert len(study.table.trials) == 30
     [best, *_] = study.table.front().trials
     pins = [f"--set={name}={value}" for name, value in best.params.items()]
-    found = json_of("evaluate", small, "--profile", "dfmodel-gen2a", *pins)
-    assert found["breakdown"]["step_time_s"] == best.user_attrs["breakdown"]["step_time_s"]
+    actual = json_of("evaluate", small, "--profile", "dfmodel-gen2a", *pins)
+    assert actual["breakdown"]["step_time_s"] == best.user_attrs["breakdown"]["step_time_s"]
 
 
 def test_designs_without_a_number_are_not_feasible(small):
     """r_r has no dimension for a third group."""
     space = Space.load(small)
-    found = json_of("enumerate", small, "--profile", "dfmodel-gen1")
+    actual = json_of("enumerate", small, "--profile", "dfmodel-gen1")
     [columns] = space.legal.enumerate()
     tp, pp = columns["tp"], columns["pp"]
     several = (tp > 1).astype(int) + (pp > 1) + (64 / (tp * pp) > 1)
@@ -277,7 +277,7 @@ def test_designs_without_a_number_are_not_feasible(small):
     priced = evaluated(space, columns, rules=rules_for(space, "dfmodel-gen1"))
     assert np.isnan(priced.breakdown.step_time).tolist() == without.tolist()
     assert not priced.feasible[without].any()
-    assert found["n_infeasible"] >= without.sum() > 0
+    assert actual["n_infeasible"] >= without.sum() > 0
     pins = ("--set", "topology=r_r", "--set", "tp=2", "--set", "pp=2")
     shown = stdout_of("evaluate", small, "--profile", "dfmodel-gen1", *pins, code=1)
     assert "The profile has no number for tp 2, pp 2, dp 16," in shown
@@ -320,8 +320,8 @@ def test_an_lstm_has_no_layer_for_dfmodel():
 
 #: Every profile, every overlap and every execution.
 EXPORTED = [
-    pytest.param(profile, OVERLAPS[place % 3], EXECUTIONS[place % 2], marks=pytest.mark.slow if place else ())
-    for place, profile in enumerate(DFMODEL)
+    pytest.param(profile, OVERLAPS[index % 3], EXECUTIONS[index % 2], marks=pytest.mark.slow if index else ())
+    for index, profile in enumerate(DFMODEL)
 ]
 
 
@@ -356,11 +356,11 @@ def profile_of(path: str) -> str:
     return kind.profile_of(Path(path))
 
 
-def same_price(found: dict[str, float], breakdown: dict[str, float]) -> None:
+def same_price(actual: dict[str, float], breakdown: dict[str, float]) -> None:
     """Prices that `dse cost` prints of a file are those of the design in a search."""
     names = {"step_time_s": "final_s", "system_price_usd": "system_cost_usd", "system_power_w": "system_power_w"}
     for mine, its in names.items():
-        assert found[its] == pytest.approx(breakdown[mine], rel=1e-6)
+        assert actual[its] == pytest.approx(breakdown[mine], rel=1e-6)
 
 
 # Designs without a number

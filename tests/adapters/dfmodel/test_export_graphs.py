@@ -40,7 +40,7 @@ def test_megatrons_design_moves_an_activation_four_times(model):
     """Two all-reduces a pass, the gradient of V among them: as little as the best, up to V's size."""
     graph = model_graph(model)
     sharding = design_sharding(graph, DECODER, MEGATRON)
-    reduced = [graph.names[place] for place in np.flatnonzero(kernel_collectives(graph, sharding) == ALL_REDUCE)]
+    reduced = [graph.names[index] for index in np.flatnonzero(kernel_collectives(graph, sharding) == ALL_REDUCE)]
     assert reduced == ["PROJ_GEMM", "FFN1", "FFN0_bwd", "V_bwd"]
     activation = model.hidden_size * model.seq_len * 2
     assert moved_bytes(graph, sharding) == 4 * activation
@@ -53,8 +53,8 @@ def test_each_word_is_a_dimension_of_the_kernels_that_it_names():
     graph = model_graph(GATED)
 
     def split(**changes: str) -> dict[str, str]:
-        found = design_sharding(graph, DECODER, {**MEGATRON, **changes})
-        return dict(zip(graph.names, sharding_words(found), strict=True))
+        actual = design_sharding(graph, DECODER, {**MEGATRON, **changes})
+        return dict(zip(graph.names, sharding_words(actual), strict=True))
 
     assert [split()[name] for name in ("Q", "FFN0", "FFN0_bwd", "FFN0_bwd_weight_update")] == [
         "outer", "m", "k", "n",
@@ -113,14 +113,14 @@ def test_the_file_of_each_design_is_priced_as_its_graph_and_set_up_are(searched)
     files = sorted((searched / "out" / "dfmodel").iterdir())
     assert len(files) == len(study.table.trials) == 8
     for trial, path in zip(study.table.trials, files, strict=True):
-        found = json_of("cost", str(path))
+        actual = json_of("cost", str(path))
         tp, pp = trial.params["tp"], trial.params["pp"]
         dp = 64 // (tp * pp)
         design = DataflowDesign.of(tp=tp, pp=pp, dp=dp, gradient_accumulation_steps=128 // dp)
         setup = design_setup(Run(study.space.model, study.space.system, design))
         alone = evaluate(graph, setup, design_sharding(graph, DECODER, MEGATRON), generation="gen1")
-        assert found["final_s"] == pytest.approx(alone.iteration_time[0], rel=1e-6)
-        assert found["sharding"]["PROJ_GEMM"] == "k"
+        assert actual["final_s"] == pytest.approx(alone.iteration_time[0], rel=1e-6)
+        assert actual["sharding"]["PROJ_GEMM"] == "k"
 
 
 def test_a_trial_is_exported_in_every_form(searched):
@@ -175,12 +175,12 @@ def test_kernels_of_a_dataflow_are_in_their_fastest_groups(small_space, tmp_path
 
 def test_groups_of_a_file_are_those_of_the_search_whatever_the_dram(small_space, tmp_path):
     """The native memory decides on DRAM there; what DFModel's rule finds too little is told."""
-    (roomy, there), (tight, same) = (
+    (roomy, groups), (tight, same) = (
         designed(small_space, tmp_path, f"execution: dataflow, dram_capacity: {capacity}", tp=8)
         for capacity in ("1 TB", "1 GB")
     )
     assert same.setup.dram_bytes == 1e9
-    assert same.pins.tolist() == there.pins.tolist()
+    assert same.pins.tolist() == groups.pins.tolist()
     assert not any("does not fit" in note for note in roomy.notes)
     needed = evaluate(same.graph, same.setup, same.sharding, generation="gen1", groups=same.pins).dram_bytes
     assert tight.notes[-1] == (

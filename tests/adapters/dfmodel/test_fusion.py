@@ -49,29 +49,29 @@ def test_windows_are_the_groups_that_nodes_have_in_any_grouping(seed):
 def test_equally_cheap_groupings_the_fewest_groups_then_the_smallest_last_ones(seed):
     rng = np.random.default_rng(seed)
     start, end = random_edges(rng)
-    found = groupings(start, end, np.zeros(NODES, int), np.full(NODES, 3), 4)
-    costs = rng.integers(0, 3, len(found.sets)) / 7  # sums of sevenths round
-    price = dict(zip(map(tuple, found.sets.tolist()), costs, strict=True))
+    actual = groupings(start, end, np.zeros(NODES, int), np.full(NODES, 3), 4)
+    costs = rng.integers(0, 3, len(actual.sets)) / 7  # sums of sevenths round
+    price = dict(zip(map(tuple, actual.sets.tolist()), costs, strict=True))
     ranked = [
         (round(7 * sum(price[nodes] for nodes in sets_of(m))), len(set(m)), [m.count(g) for g in (3, 2, 1)])
         for m in every_grouping(start, end, [0] * NODES, [3] * NODES)
     ]
-    _, member = cheapest(found, costs)
+    _, member = cheapest(actual, costs)
     chosen = tuple(member.tolist())
-    own = round(7 * sum(price[nodes] for nodes in sets_of(chosen))), len(set(chosen))
-    assert own == min(rank[:2] for rank in ranked)
-    assert [chosen.count(g) for g in (3, 2, 1)] == min(sizes for *rank, sizes in ranked if tuple(rank) == own)
+    cost = round(7 * sum(price[nodes] for nodes in sets_of(chosen))), len(set(chosen))
+    assert cost == min(rank[:2] for rank in ranked)
+    assert [chosen.count(g) for g in (3, 2, 1)] == min(sizes for *rank, sizes in ranked if tuple(rank) == cost)
 
 
 @pytest.mark.parametrize(("backward", "ideals", "pairs"), [(False, 26, 301), (True, 1146, 120_755)])
 def test_ideals_of_the_halves_of_a_transformer_layer(backward, ideals, pairs):
     """Counted by the reference's own analysis: 26 forward with 301 nested pairs, 1,146 backward."""
     graph = layer_graph(64, 4, 32)
-    own = np.flatnonzero(graph.backward == backward)
-    inside = np.isin(graph.start, own) & np.isin(graph.end, own)
-    start, end = (np.searchsorted(own, nodes[inside]) for nodes in (graph.start, graph.end))
-    found = groupings(start, end, np.zeros(own.size, int), np.full(own.size, 2), 3)
-    middle = found.steps[1]
+    half = np.flatnonzero(graph.backward == backward)
+    inside = np.isin(graph.start, half) & np.isin(graph.end, half)
+    start, end = (np.searchsorted(half, nodes[inside]) for nodes in (graph.start, graph.end))
+    actual = groupings(start, end, np.zeros(half.size, int), np.full(half.size, 2), 3)
+    middle = actual.steps[1]
     assert len(middle.later) == ideals
     assert np.sum(middle.nodes > 0) == pairs
 

@@ -61,10 +61,10 @@ RUNS, PRINTED = cases(__file__, "RUNS"), cases(__file__, "PRINTED")
 COST = cases(__file__, "COST")
 
 
-def assert_printed(found: dict[str, Any], run: str) -> None:
+def assert_printed(actual: dict[str, Any], run: str) -> None:
     """The figures of a run are those of its log."""
     for name, (value, tolerance) in PRINTED[run].items():
-        assert found[name] == pytest.approx(value, rel=tolerance), name
+        assert actual[name] == pytest.approx(value, rel=tolerance), name
 
 
 @pytest.fixture
@@ -93,10 +93,10 @@ def fft(side: int, k: int) -> str:
 
 @pytest.mark.parametrize("run", ["FFT of the first generation", "FFT of the second generation"])
 def test_a_transposed_fft_on_two_tiers_of_switches(run, evaluated):
-    found = evaluated(fft(1036214, 159), RUNS[run])
-    assert_printed(found, run)
-    assert found["network"] == "x 8 x y 128"
-    assert "miscellany" in RUNS[run] or f"{found['final_s']}\n" in Path("docs/dfmodel.md").read_text()
+    actual = evaluated(fft(1036214, 159), RUNS[run])
+    assert_printed(actual, run)
+    assert actual["network"] == "x 8 x y 128"
+    assert "miscellany" in RUNS[run] or f"{actual['final_s']}\n" in Path("docs/dfmodel.md").read_text()
 
 
 def linpack(rows: int, columns: int) -> str:
@@ -115,8 +115,8 @@ def test_linpack_on_a_grid_of_chips(evaluated):
 
 
 def test_an_exact_linpack_is_between_the_bound_and_the_best_of_the_solver(evaluated):
-    found = evaluated(linpack(65536, 1024), RUNS["Circe"])
-    assert 0.05819607 <= found["final_s"] <= 0.061519575
+    actual = evaluated(linpack(65536, 1024), RUNS["Circe"])
+    assert 0.05819607 <= actual["final_s"] <= 0.061519575
 
 
 def panels(rows: int, columns: int, x: int, y: int, word: int) -> str:
@@ -124,19 +124,19 @@ def panels(rows: int, columns: int, x: int, y: int, word: int) -> str:
     kernels, pairs = [], []
     for step, side in enumerate(range(rows, 0, -columns)):
         (m, n), first = (-(-side // x), -(-side // y)), 4 * step
-        own: dict[str, Any] = {"config": step, "fwd_bwd": None, "tiling": "NO_TILING"}
+        settings: dict[str, Any] = {"config": step, "fwd_bwd": None, "tiling": "NO_TILING"}
         moved = [("BROADCAST", m * (y > 1)), ("POINT_TO_POINT", n * (x > 1))]
         kernels += [
-            weighted(f"FACT_{step}", first + 1, m, columns, columns, word=word, **own),
+            weighted(f"FACT_{step}", first + 1, m, columns, columns, word=word, **settings),
             *(
-                f"kernels {{ id: {first + 2 + place} type: SYSTOLIC config: {step} gemm_input1_weight {{ tiling: "
+                f"kernels {{ id: {first + 2 + index} type: SYSTOLIC config: {step} gemm_input1_weight {{ tiling: "
                 f"NO_TILING communication_type: {name} communication_size: {length * columns * word} }} }}\n"
-                for place, (name, length) in enumerate(moved)
+                for index, (name, length) in enumerate(moved)
             ),
-            weighted(f"UPDATE_{step}", first + 4, m, columns, n, word=word, **own),
+            weighted(f"UPDATE_{step}", first + 4, m, columns, n, word=word, **settings),
         ]
-        pairs += [(first + 1, first + place) for place in (2, 3, 4)]
-        pairs += [(first + place, first + 5) for place in (2, 3, 4) if side > columns]
+        pairs += [(first + 1, first + index) for index in (2, 3, 4)]
+        pairs += [(first + index, first + 5) for index in (2, 3, 4) if side > columns]
     return "".join(kernels) + edges(pairs)
 
 
@@ -214,23 +214,23 @@ def layer(hidden: int, heads: int, width: int, tokens: int, cached: int = 0, tp:
 
 def test_a_token_is_decoded_with_caches_in_memory(evaluated):
     graph = layer(4096, 32, 14336, 1, 4096, 2)
-    found = evaluated(graph, RUNS["decode"])
-    assert_printed(found, "decode")
-    assert found["profile"] == "dfmodel-gen4"
+    actual = evaluated(graph, RUNS["decode"])
+    assert_printed(actual, "decode")
+    assert actual["profile"] == "dfmodel-gen4"
     printed = 33554432 + 1183936 + 184549376  # one edge less deep: the reference takes another edge's level for it
-    assert found["sram_bytes"] == [printed + 8192]
-    assert found["dram_bytes"] == 872415232
+    assert actual["sram_bytes"] == [printed + 8192]
+    assert actual["dram_bytes"] == 872415232
     less = evaluated(graph, RUNS["decode in less memory"])
     assert "DRAM: at least 872,415,232 bytes are needed, 256 more than there are" in less["error"]
 
 
 def test_ties_of_inference_are_broken_as_published(evaluated):
-    found = evaluated(layer(8192, 64, 28672, 4096), RUNS["H100"])
-    assert_printed(found, "H100")
-    assert found["tile_size"] == 256
-    fastest, slowest = found["equal_shardings_s"]
-    assert fastest < found["final_s"] <= slowest * (1 + 1e-12)
-    assert found["equal_shardings"] == 6
+    actual = evaluated(layer(8192, 64, 28672, 4096), RUNS["H100"])
+    assert_printed(actual, "H100")
+    assert actual["tile_size"] == 256
+    fastest, slowest = actual["equal_shardings_s"]
+    assert fastest < actual["final_s"] <= slowest * (1 + 1e-12)
+    assert actual["equal_shardings"] == 6
 
 
 def mamba(tokens: int, scan: list[str]) -> str:
@@ -250,10 +250,10 @@ def mamba(tokens: int, scan: list[str]) -> str:
 @pytest.mark.slow
 def test_a_scan_takes_its_inputs_in_turn(evaluated):
     graph = mamba(524288, [kernel("Scan", 4, BLOCKS[1], (1, 1, 524288), num_input=32)])
-    found = evaluated(graph, RUNS["serial scan"])
+    actual = evaluated(graph, RUNS["serial scan"])
     printed = 0.010497059843581612
-    assert printed * (1 - 1e-3) <= found["final_s"] <= printed
-    assert [group for group in found["groups"] if "Scan" in group] == [["Scan"]]
+    assert printed * (1 - 1e-3) <= actual["final_s"] <= printed
+    assert [group for group in actual["groups"] if "Scan" in group] == [["Scan"]]
 
 
 STAGE = {"skip_weight": "true", "use_effective_stage": "true"}
@@ -274,9 +274,9 @@ def test_ffts_of_a_hyena_block_are_one_group(evaluated):
     joins = [kernel(f"join{i}", i, BLOCKS[2], (1, 2097152, 1), num_input=1) for i in range(30, 33)]
     chains = [(i, i + 1) for i in range(30) if i % 5 < 4]
     between = [(4, 30), (9, 30), (30, 10), (14, 31), (31, 15), (19, 32), (24, 32), (32, 25)]
-    found = evaluated("".join(stages + joins) + edges(chains + between), RUNS["Hyena"])
-    assert_printed(found, "Hyena")
-    assert found["profile"] == "dfmodel-gen2a"
+    actual = evaluated("".join(stages + joins) + edges(chains + between), RUNS["Hyena"])
+    assert_printed(actual, "Hyena")
+    assert actual["profile"] == "dfmodel-gen2a"
 
 
 def oldest(hidden: int, heads: int, tokens: int) -> str:
@@ -298,9 +298,9 @@ def oldest(hidden: int, heads: int, tokens: int) -> str:
 
 @by_table("run", "shape", "options", "samples")
 def test_the_oldest_files_name_an_optimization_and_no_groups_of_the_network(run, shape, options, samples, evaluated):
-    found = evaluated(oldest(*shape), RUNS[run], *options)
-    assert_printed(found, run)
-    assert RUNS[run]["training"]["global_batch_size"] / found["final_s"] == pytest.approx(samples, rel=1e-11)
+    actual = evaluated(oldest(*shape), RUNS[run], *options)
+    assert_printed(actual, run)
+    assert RUNS[run]["training"]["global_batch_size"] / actual["final_s"] == pytest.approx(samples, rel=1e-11)
 
 
 # Ways to write a file
@@ -308,12 +308,12 @@ def test_the_oldest_files_name_an_optimization_and_no_groups_of_the_network(run,
 
 def test_a_file_on_one_line_is_the_same(tmp_path):
     text = "dataflow_graph {\n" + linpack(4096, 1024) + "}\n" + fields(cost=COST, **RUNS["small linpack"])
-    found = []
+    actual = []
     for name, content in (("lines", text), ("line", " ".join(text.split())), ("note", f"# execution: {{\n{text}")):
         path = tmp_path / f"{name}.txt"
         path.write_text(content)
-        found.append(json_of("evaluate", str(path))["final_s"])
-    assert found[0] == found[1] == found[2]
+        actual.append(json_of("evaluate", str(path))["final_s"])
+    assert actual[0] == actual[1] == actual[2]
 
 
 @pytest.mark.parametrize(("change", "said"), cases(__file__, "wrong_workloads_are_refused"))

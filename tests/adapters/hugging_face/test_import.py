@@ -124,9 +124,9 @@ FUNCTIONS = cases(__file__, "FUNCTIONS")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_numerics_are_those_of_the_shipped_file(name, imported):
     config, _, shipped = PUBLISHED[name]
-    found = imported(config | FUNCTIONS[name])
-    assert found.model.numerics == load_model(shipped).numerics
-    assert not [note for note in found.notes if "not in a model file" in note]
+    actual = imported(config | FUNCTIONS[name])
+    assert actual.model.numerics == load_model(shipped).numerics
+    assert not [note for note in actual.notes if "not in a model file" in note]
 
 
 @pytest.mark.parametrize(("text", "message"), [

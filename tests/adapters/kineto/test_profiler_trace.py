@@ -27,8 +27,8 @@ def trace(steps=2, rank=0, scale=1.0, dims=None):
         events.append(
             {"name": f"ProfilerStep#{step + 3}", "cat": "user_annotation", "ts": begin, "dur": STEP, "tid": 1}
         )
-        for place, (name, stream, at, time) in enumerate(KERNELS):
-            identity = len(KERNELS) * step + place
+        for index, (name, stream, at, time) in enumerate(KERNELS):
+            identity = len(KERNELS) * step + index
             args = {"stream": stream, "correlation": identity, "External id": identity, "device": rank}
             cat = "gpu_memcpy" if name.startswith("Mem") else "kernel"
             event = {"name": name, "cat": cat, "ts": begin + at, "dur": scale * time, "tid": stream, "args": args}
@@ -57,12 +57,12 @@ def test_parts_of_a_step_are_those_of_holistic_trace_analysis(written, name):
 
     The steps begin 10 us before their first kernel, and end 10 us after their last one.
     """
-    found = read_trace(written(name, steps=3))
-    assert (found.steps, found.rank, found.launches) == (3, 0, 6)
-    assert found.step_time == pytest.approx(100e-6)
-    assert 3 * found.idle == pytest.approx(70e-6 + 20e-6)
-    assert 1 - found.exposed / found.communication == pytest.approx(0.525)
-    assert found.waited == 1  # each kernel starts 5 us after its launch
+    actual = read_trace(written(name, steps=3))
+    assert (actual.steps, actual.rank, actual.launches) == (3, 0, 6)
+    assert actual.step_time == pytest.approx(100e-6)
+    assert 3 * actual.idle == pytest.approx(70e-6 + 20e-6)
+    assert 1 - actual.exposed / actual.communication == pytest.approx(0.525)
+    assert actual.waited == 1  # each kernel starts 5 us after its launch
 
 
 def test_products_are_matched_by_their_shape(written):
@@ -74,8 +74,8 @@ def test_products_are_matched_by_their_shape(written):
     assert first["product"] in row.name
     assert (row.launches, row.measured) == (1, pytest.approx(30e-6))
     sizes = sorted((first.m, first.n, first.k))
-    same = [own for own in explanation.gemms.to_dict("records") if sorted((own["m"], own["n"], own["k"])) == sizes]
-    assert row.predicted == pytest.approx(sum(own["time_s"] for own in same) / len(same))
+    same = [gemm for gemm in explanation.gemms.to_dict("records") if sorted((gemm["m"], gemm["n"], gemm["k"])) == sizes]
+    assert row.predicted == pytest.approx(sum(gemm["time_s"] for gemm in same) / len(same))
 
 
 def test_a_slow_rank_is_named(written):
@@ -110,9 +110,9 @@ def test_events_without_arguments_are_read(tmp_path):
     recorded["traceEvents"] = [event | {"args": None} for event in recorded["traceEvents"]]
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(recorded))
-    found = read_trace(path)
-    assert found.idle == pytest.approx(30e-6)
-    assert found.waited != found.waited
+    actual = read_trace(path)
+    assert actual.idle == pytest.approx(30e-6)
+    assert actual.waited != actual.waited
 
 
 def test_kernels_of_other_libraries_have_kinds():

@@ -65,9 +65,9 @@ def test_scripts_are_read_as_bash_runs_them(idiom, tmp_path):
     )
     (tmp_path / "train.sh").write_text(text)
     words = bash_words(tmp_path, tmp_path / "train.sh")
-    place = next(place for place, word in enumerate(words) if word.endswith(".py"))
+    index = next(index for index, word in enumerate(words) if word.endswith(".py"))
     command = training_command(tmp_path / "train.sh")
-    assert list(command.flags) == words[place + 1 :]
+    assert list(command.flags) == words[index + 1 :]
     assert command.chips == gpus
     if "--nproc_per_node" in words:
         launched = dict(pairwise(words))
@@ -190,9 +190,9 @@ def test_the_arguments_in_a_log_are_those_of_the_script(rank, tmp_path, monkeypa
     assert " dp 4, " in text
     assert " 32 accumulation steps" in " ".join(text.split())
     assert "\n32 GPUs in 4 nodes\n" in text
-    found = json_of("evaluate", "--from-megatron", "run.sh", "--system", "h100_80g_dgx")
-    assert found["given"] == {"world_size": 32, "global_batch_size": 256}
-    assert found["derived"]["dp"] == 4
+    actual = json_of("evaluate", "--from-megatron", "run.sh", "--system", "h100_80g_dgx")
+    assert actual["given"] == {"world_size": 32, "global_batch_size": 256}
+    assert actual["derived"]["dp"] == 4
 
 
 def test_numbers_of_a_log_are_checked_too(tmp_path):

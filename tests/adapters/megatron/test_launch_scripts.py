@@ -31,14 +31,14 @@ def test_scripts_mean_what_they_do_to_bash(name, tmp_path):
     """Bash runs what is followed here."""
     program = "run() { printf '%s\\n' run \"$@\"; }\nexport -f run\n" + SCRIPTS[name]
     ran = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path)
-    commands = [own[own.index("run") :] for own in Script.read(SCRIPTS[name]).commands if "run" in own]
+    commands = [words[words.index("run") :] for words in Script.read(SCRIPTS[name]).commands if "run" in words]
     assert [word for command in commands for word in command] == ran.stdout.splitlines()
 
 
 @pytest.mark.parametrize(("script", "words"), cases(__file__, "what_no_script_says_stays_as_it_is_written"))
 def test_what_no_script_says_stays_as_it_is_written(script, words):
     """Arguments, answers of programs; branches that leave with an error are not taken, texts are followed."""
-    assert [word for own in Script.read(script).commands for word in own] == words
+    assert [word for command in Script.read(script).commands for word in command] == words
 
 
 def test_files_beside_a_script_are_read_and_those_that_it_starts_followed(tmp_path):
@@ -120,9 +120,9 @@ def test_programs_that_train_no_model_here_are_refused_by_name(tmp_path, command
 @pytest.mark.parametrize(("launcher", "chips"), cases(__file__, "launchers_of_programs_that_train_say_the_chips"))
 def test_launchers_of_programs_that_train_say_the_chips(tmp_path, launcher, chips):
     (tmp_path / "a.sh").write_text(f"{launcher} {MODEL}")
-    found = training_command(tmp_path / "a.sh")
-    assert [found.chips, found.node_size] == chips
-    assert found.flags[:2] == ["--num-layers", "24"]
+    actual = training_command(tmp_path / "a.sh")
+    assert [actual.chips, actual.node_size] == chips
+    assert actual.flags[:2] == ["--num-layers", "24"]
 
 
 @pytest.mark.parametrize(

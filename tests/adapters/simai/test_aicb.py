@@ -46,11 +46,11 @@ def test_a_file_keeps_its_bytes_whatever_its_columns_and_line_ends(dialect, tmp_
 
 def test_the_group_of_a_collective_follows_from_its_column_and_suffix():
     rows = read_workload(SMALL, "small.txt").workload
-    found = [
+    actual = [
         [(COLLECTIVES[k], GROUPS[g]) for k, g in zip(*row, strict=True) if k]
         for row in zip(rows.collective[0].tolist(), rows.group[0].tolist(), strict=True)
     ]
-    assert found == [
+    assert actual == [
         [("reduce_scatter", "dp")],
         [("all_reduce", "tp"), ("broadcast", "tp")],
         [("all_gather", "tp"), ("reduce_scatter", "tp")],

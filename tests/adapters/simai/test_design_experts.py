@@ -40,14 +40,14 @@ def test_rows_are_those_of_aicbs_own_generator():
     design = {"tp": 2, "ep": 8, "etp": 2, "dp": 16, "micro_batch_size": 1, "sequence_parallel": 1,
               "gradient_accumulation_steps": 2, "precision": "fp8_blockwise"}  # fmt: skip
     texts = workload_file(design_workload(run_of("deepseek_v3", design))).text, published("deepseek_v3_32")
-    own, theirs = ([line.split("\t") for line in text.splitlines()[2:]] for text in texts)
+    ours, theirs = ([line.split("\t") for line in text.splitlines()[2:]] for text in texts)
     prologue, ahead = 6, 5 + 5 + 2 + 1  # a module of multi-token prediction: attention, experts, a head
-    body = [line for number, line in enumerate(own) if number < prologue]
+    body = [line for number, line in enumerate(ours) if number < prologue]
     layers = (len(theirs) - prologue - 7) // 2
     for start in (prologue, prologue + layers + ahead):
-        body += own[start : start + layers]
-    body += own[-7:]
-    assert len(own) == len(theirs) + 2 * ahead
+        body += ours[start : start + layers]
+    body += ours[-7:]
+    assert len(ours) == len(theirs) + 2 * ahead
     assert [line[0] for line in body] == [line[0] for line in theirs]
     different = set()
     for line, other in zip(body[prologue:], theirs[prologue:], strict=True):

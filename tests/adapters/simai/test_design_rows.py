@@ -55,18 +55,18 @@ def test_messages_follow_from_the_design(llama, toy_system, designs):
 
 
 def test_other_ways_to_split_kernels_are_refused(llama, toy_system):
-    own = DesignPoints.of(tp=[1, 2], sharding="sample", qkv_sharding="row")
+    sampled = DesignPoints.of(tp=[1, 2], sharding="sample", qkv_sharding="row")
     with pytest.raises(DseError, match="take sharding: megatron or megatron_sp"):
-        design_workload(Run(llama, toy_system, own))
-    alone = own.take(np.array([0]))  # on one rank every way is the same
+        design_workload(Run(llama, toy_system, sampled))
+    alone = sampled.take(np.array([0]))  # on one rank every way is the same
     assert design_workload(Run(llama, toy_system, alone)).names
 
 
 def test_a_solved_split_that_has_a_name_has_rows(llama, toy_system):
     design = DesignPoints.of(tp=[2, 8], sharding="solve_bytes")
-    found = design_workload(Run(llama, toy_system, design))
+    actual = design_workload(Run(llama, toy_system, design))
     named = design_workload(Run(llama, toy_system, DesignPoints.of(tp=[2, 8], sharding="megatron")))
-    assert np.array_equal(found.message_bytes, named.message_bytes)
+    assert np.array_equal(actual.message_bytes, named.message_bytes)
 
 
 def test_headers_and_row_counts_follow_from_the_design(llama, toy_system, designs):
@@ -153,10 +153,10 @@ def test_a_search_emits_workloads_and_compares_profiles(searched):
     alone = json_of("cost", "s/aicb/trial_00000.txt", "--profile", "simai", *machine(study.space))
     assert alone["total_us"] / 1e6 == pytest.approx(design.user_attrs["breakdown"]["step_time_s"], abs=1e-6)
 
-    found = json_of("compare", "native", "--profile", "simai")
-    assert found["profiles"] == ["native", "simai"]
-    assert 0.5 < found["rank_correlation"] <= 1
-    ranks = [design["ranks"]["native"] for design in found["designs"]]
+    actual = json_of("compare", "native", "--profile", "simai")
+    assert actual["profiles"] == ["native", "simai"]
+    assert 0.5 < actual["rank_correlation"] <= 1
+    ranks = [design["ranks"]["native"] for design in actual["designs"]]
     assert ranks == sorted(ranks)
     compared = " ".join(stdout_of("compare", "simai").split())
     assert "Under native, the step time of the same design changes by" in compared
@@ -208,13 +208,13 @@ def priced(tmp_path, monkeypatch):
 
 def test_cost_says_where_the_time_of_a_workload_goes(priced):
     told = ["cost", "workload.txt", "--profile", "simai", "--busbw", "busbw.yaml", "--gpus", "512"]
-    found = json_of(*told)
-    assert found["profile"] == "simai-2024-12"
-    assert found["missing"] == []
+    actual = json_of(*told)
+    assert actual["profile"] == "simai-2024-12"
+    assert actual["missing"] == []
     printed = cases(__file__, "PRINTED")
-    assert {key: found[key] for key in printed} == pytest.approx(printed, abs=0.5)
-    assert len(found["rows"]) == 172
-    assert found["rows"][1]["forward"]["communication_us"] == pytest.approx(37819, abs=0.5)
+    assert {key: actual[key] for key in printed} == pytest.approx(printed, abs=0.5)
+    assert len(actual["rows"]) == 172
+    assert actual["rows"][1]["forward"]["communication_us"] == pytest.approx(37819, abs=0.5)
 
     table = stdout_of(*told, "--pp-overlap", "0")
     assert "simai-2024-12, 512 GPUs: tp 8, pp 8, ep 1, vpp 8" in table
@@ -226,8 +226,8 @@ def test_cost_says_where_the_time_of_a_workload_goes(priced):
 def test_cost_takes_a_machine_by_type_or_by_number(priced):
     by_type = ["--gpu-type", "H100", "--nic-type", "cx7"]
     for network in (by_type, ["--nvlink-bandwidth", "370.8", "--nic-bandwidth", "48.5 GiB/s"]):
-        found = json_of("cost", "workload.txt", "--profile", "simai", *network)
-        assert found["total_us"] == pytest.approx(2119203, abs=0.5)
+        actual = json_of("cost", "workload.txt", "--profile", "simai", *network)
+        assert actual["total_us"] == pytest.approx(2119203, abs=0.5)
 
 
 def test_cost_says_what_is_missing_and_shows_what_simai_shows(priced):

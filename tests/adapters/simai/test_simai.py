@@ -69,8 +69,8 @@ def test_any_group_on_any_machine_as_one_collective_at_a_time():
     for row in rows.itertuples():
         machine = links(row.nvlink, row.nic, gpus_per_server=row.gpus, nics_per_server=row.nics)
         groups = {"group": row.group, "tp": row.tp, "ep": row.ep, "world_size": row.tp * row.dp}
-        found = communication(row.kind, float(row.bytes), of_pass=row.of_pass, **groups, network=machine)
-        assert found == pytest.approx(row.time, rel=2e-7, abs=1, nan_ok=True), row
+        actual = communication(row.kind, float(row.bytes), of_pass=row.of_pass, **groups, network=machine)
+        assert actual == pytest.approx(row.time, rel=2e-7, abs=1, nan_ok=True), row
 
 
 def test_a_ring_over_eight_ranks_by_hand():

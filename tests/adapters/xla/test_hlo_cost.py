@@ -35,9 +35,9 @@ from tests.support.hlo_texts import (
 
 def one_kernel(**kernel) -> Program:
     """A program of one kernel on eight devices."""
-    own = {"name": "k", "kind": "k", "phase": "forward", "count": 1.0, "bytes_moved": 0.0, "flops": 0.0, **kernel}
+    row = {"name": "k", "kind": "k", "phase": "forward", "count": 1.0, "bytes_moved": 0.0, "flops": 0.0, **kernel}
     return Program(
-        name="one", kernels=(ProgramKernel(**own),), devices=8.0, num_parameters=1.0, tokens=512.0,
+        name="one", kernels=(ProgramKernel(**row),), devices=8.0, num_parameters=1.0, tokens=512.0,
         weights_bytes=3e9, optimizer_bytes=5e9, inputs_bytes=7.0, temporaries_bytes=11e9,
     )  # fmt: skip
 
@@ -73,9 +73,9 @@ def test_many_machines_at_once_are_priced_as_each_alone(toy_system):
     bandwidths = np.linspace(0.5e12, 4e12, 700)
     many = program_step(program, toy_system.with_quantities({"dram_bandwidth": bandwidths}))
     assert (np.diff(many.step_time) <= 0).all()
-    for place in (0, 511, 512, 699):
-        one = program_step(program, toy_system.with_quantities({"dram_bandwidth": bandwidths[place]}))
-        assert many.step_time[place] == one.step_time[0]
+    for index in (0, 511, 512, 699):
+        one = program_step(program, toy_system.with_quantities({"dram_bandwidth": bandwidths[index]}))
+        assert many.step_time[index] == one.step_time[0]
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_exposed_messages_stand_below_their_sum_the_longest_first(transformer):
     lines = re.search(r"\n  exposed messages +(.*)\n((?:    .*\n)+)", shown)
     assert lines[1] == readable(sum(longest_first), "s")
     seconds = [" ".join(line.split()[-2:]) for line in lines[2].splitlines()]
-    assert seconds == [readable(each, "s") for each in longest_first if each]
+    assert seconds == [readable(time, "s") for time in longest_first if time]
 
 
 def test_what_is_not_known_is_said(tmp_path):

@@ -37,10 +37,10 @@ def judged(text: str):
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_instructions_are_those_of_xla(name):
-    for own, other in zip(hlo.parse(TEXTS[name], name).computations, judged(TEXTS[name]).computations(), strict=True):
-        assert own.name == other.name
-        theirs = {each.name: [operand.name for operand in each.operands()] for each in other.instructions()}
-        assert {each.name: [operand.name for operand in each.operands] for each in own.instructions} == theirs
+    for ours, other in zip(hlo.parse(TEXTS[name], name).computations, judged(TEXTS[name]).computations(), strict=True):
+        assert ours.name == other.name
+        theirs = {op.name: [operand.name for operand in op.operands()] for op in other.instructions()}
+        assert {op.name: [operand.name for operand in op.operands] for op in ours.instructions} == theirs
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -74,18 +74,18 @@ def test_what_is_refused_xla_refuses_too(wrong):
 def counted_alike(text: str) -> None:
     """Our totals of a text are XLA's, to the last bit."""
     told, totals = figures(text), jaxlib.hlo_module_cost_analysis(jax.devices("cpu")[0].client, judged(text))
-    assert {own: told[own] for own in NAMES} == {own: totals.get(name, 0) for own, name in NAMES.items()}
+    assert {key: told[key] for key in NAMES} == {key: totals.get(name, 0) for key, name in NAMES.items()}
 
 
 @st.composite
 def windows(draw, data: int):
     """A window over so many elements, perhaps padded, strided and dilated, and how many results it gives."""
-    size, stride, base, own = (draw(st.integers(1, most)) for most in (4, 3, 3, 3))
+    size, stride, base, dilation = (draw(st.integers(1, most)) for most in (4, 3, 3, 3))
     low, high = (draw(st.integers(-1, 4)) for _ in range(2))
-    room = (data - 1) * base + 1 + low + high - ((size - 1) * own + 1)
+    room = (data - 1) * base + 1 + low + high - ((size - 1) * dilation + 1)
     if room < 0:
         low, room = low - room, 0
-    return (size, stride, f"{low}_{high}", base, own), room // stride + 1
+    return (size, stride, f"{low}_{high}", base, dilation), room // stride + 1
 
 
 def window_text(rows) -> str:
@@ -112,7 +112,7 @@ def test_convolutions(data, rank):
         {"i": ci, "o": co, **{str(n): row[0][0] for n, row in enumerate(rows)}},
         {"b": batch // by_batch, "f": co, **{str(n): row[1] for n, row in enumerate(rows)}},
     )
-    shapes = [f"f32[{','.join(str(own[d]) for d in order)}]" for own, order in zip(of, orders, strict=True)]
+    shapes = [f"f32[{','.join(str(dims[d]) for d in order)}]" for dims, order in zip(of, orders, strict=True)]
     a, b, c = ("".join(order) for order in orders)
     attributes = f"{window_text(rows)}, dim_labels={a}_{b}->{c}"
     attributes += f", feature_group_count={by_feature}, batch_group_count={by_batch}"
@@ -129,11 +129,11 @@ def test_convolutions(data, rank):
 def test_window_reductions(data, spans, rank):
     """One that spans a dimension from every place counts as a reduction and a broadcast."""
     sizes = [data.draw(st.integers(1, 6)) for _ in range(rank)]
-    place = data.draw(st.integers(0, rank - 1))
+    index = data.draw(st.integers(0, rank - 1))
     if spans:
-        length = sizes[place] = sizes[place] + 1
+        length = sizes[index] = sizes[index] + 1
         rows = [((1, 1, "0_0", 1, 1), size) for size in sizes]
-        rows[place] = ((2 * length - 1, 1, f"{length - 1}_{length - 1}", 1, 1), length)
+        rows[index] = ((2 * length - 1, 1, f"{length - 1}_{length - 1}", 1, 1), length)
     else:
         rows = [data.draw(windows(size)) for size in sizes]
     result = ",".join(str(row[1]) for row in rows)
@@ -171,7 +171,7 @@ SHAPES = {"p": "f32[50,8]", "u": "f32[1,8]", "i": "s32[]", "w": "f32[8]", "rows"
 def test_fusions(data, steps, several, custom):
     """Slices read what they give, updates in place nothing; a root that updates writes the update."""
     made: dict[str, list[str]] = {"p": ["p"], "u": ["u"]}
-    lines = [f"{name} = {shape} parameter({place})" for place, (name, shape) in enumerate(SHAPES.items())]
+    lines = [f"{name} = {shape} parameter({index})" for index, (name, shape) in enumerate(SHAPES.items())]
     lines += ["zero = s32[] constant(0)", "many = f32[8] constant({1,2,3,4,5,6,7,8})"]
     for step in range(steps):
         written = data.draw(st.sampled_from(list(FUSED)))
@@ -212,4 +212,4 @@ def test_a_training_step():
 
     program = compiled(Step(accumulate=2))
     told = figures(program.text)
-    assert {own: told[own] for own in NAMES} == {own: program.cost.get(name, 0) for own, name in NAMES.items()}
+    assert {key: told[key] for key in NAMES} == {key: program.cost.get(name, 0) for key, name in NAMES.items()}

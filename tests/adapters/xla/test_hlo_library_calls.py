@@ -14,8 +14,8 @@ from tests.support.hlo_texts import figures, program
 
 def call(target: str, result: str, *operands: str, more: str = "", config: object = None) -> hlo.Instruction:
     """A custom call of some arrays."""
-    lines = [f"  a{place} = {shape} parameter({place})" for place, shape in enumerate(operands)]
-    names = ", ".join(f"a{place}" for place in range(len(operands)))
+    lines = [f"  a{index} = {shape} parameter({index})" for index, shape in enumerate(operands)]
+    names = ", ".join(f"a{index}" for index in range(len(operands)))
     settings = "" if config is None else f", backend_config={json.dumps(config)}"
     lines.append(f'  ROOT c = {result} custom-call({names}), custom_call_target="{target}"{more}{settings}')
     return hlo.parse(program("\n".join(lines)), "text").entry.root
@@ -23,7 +23,7 @@ def call(target: str, result: str, *operands: str, more: str = "", config: objec
 
 def sizes(instruction: hlo.Instruction) -> list[tuple[int, int, int, int]]:
     """Batch, m, n and k of each product."""
-    return [(each.batch, each.m, each.n, each.k) for each in products_of(instruction)]
+    return [(product.batch, product.m, product.n, product.k) for product in products_of(instruction)]
 
 
 def onednn(a: str, b: str, result: str, **settings: bool) -> hlo.Instruction:
@@ -43,8 +43,8 @@ DOT = {"lhs_contracting_dimensions": ["1"], "rhs_contracting_dimensions": ["0"]}
 @pytest.mark.parametrize("target", ["__cublas$gemm", "__cublas$lt$matmul", "__cublas$lt$matmul$f8", "__triton_gemm"])
 def test_cublas_by_its_dimensions(target):
     config = {"gemm_backend_config": {"dot_dimension_numbers": DOT, "beta": 1, "epilogue": "BIAS_RELU"}}
-    found = call(target, "(f16[5,3], s8[1024])", "f16[5,7]", "f16[7,3]", "f16[5,3]", "f16[3]", config=config)
-    (product,) = products_of(found)
+    actual = call(target, "(f16[5,3], s8[1024])", "f16[5,7]", "f16[7,3]", "f16[5,3]", "f16[3]", config=config)
+    (product,) = products_of(actual)
     assert (product.m, product.n, product.k, product.beta, product.flops) == (5, 3, 7, True, 2 * 5 * 3 * 7)
 
 
@@ -81,22 +81,22 @@ def test_fused_attention_is_its_products():
     query, key = "bf16[2,128,4,16]", "bf16[2,96,4,16]"
     product = 2 * 2 * 4 * 128 * 96 * 16
     forward, backward = attention("", query, key, key), attention("Backward", query, key, key, query, query)
-    assert [each.flops for each in forward] == [product] * 2
-    assert [each.flops for each in backward] == [product] * 5
+    assert [gemm.flops for gemm in forward] == [product] * 2
+    assert [gemm.flops for gemm in backward] == [product] * 5
     kept = sum(min(row + 1, 96) for row in range(128))
     causal = attention("", query, key, key, mask_type="CAUSAL")
-    assert [each.flops for each in causal] == [2 * 2 * 4 * 16 * kept] * 2
+    assert [gemm.flops for gemm in causal] == [2 * 2 * 4 * 16 * kept] * 2
     shared = attention("", query, "bf16[2,96,1,16]", "bf16[2,96,1,16]")  # one group of keys for four heads
-    assert [each.flops for each in shared] == [product] * 2
+    assert [gemm.flops for gemm in shared] == [product] * 2
 
 
 def test_an_estimate_that_the_program_carries_is_taken():
     """As JAX's own kernels have it; settings in forms of other libraries are nobody's business."""
     config = {"custom_call_config": {"body": "x", "cost_estimate": {"flops": "640", "bytes_accessed": "10"}}}
     assert call_flops(call("tpu_custom_call", "f32[8]", "f32[8]", config=config)) == 640
-    own = call("__gpu$xla.gpu.triton", "f32[8]", "f32[8]", more=', backend_config={grid_x = 1 : i32, name = "k"}')
-    assert call_flops(own) is None
-    assert not is_known(own)
+    estimated = call("__gpu$xla.gpu.triton", "f32[8]", "f32[8]", more=', backend_config={grid_x = 1 : i32, name = "k"}')
+    assert call_flops(estimated) is None
+    assert not is_known(estimated)
 
 
 WRONG: dict[str, tuple[str, dict[str, Any]]] = cases(__file__, "WRONG")

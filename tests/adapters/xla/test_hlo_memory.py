@@ -28,11 +28,11 @@ def scheduled(body: str, *, before: str = "", alias: str = "") -> Reserved:
 def test_kernels_for_tpus_have_their_code_beside_arrays():
     body = f"  x = {ROW} parameter(0)\n  h = {ROW} sine(x)\n  ROOT z = {ROW} reverse(h), dimensions={{0}}"
     module = hlo.parse(program(body, header=", is_scheduled=true"), "text")
-    found = liveness(module, lambda computation: computation.instructions)
-    on_tpu = reserved(found, tpu_kernels=2)
-    assert on_tpu.temporaries == reserved(found).temporaries + 2 * CODE_BYTES
-    assert 0.8 * reserved(found).temporaries < on_tpu.least < on_tpu.temporaries < on_tpu.most
-    assert (reserved(found).least, reserved(found).most) == (0, 0)
+    actual = liveness(module, lambda computation: computation.instructions)
+    on_tpu = reserved(actual, tpu_kernels=2)
+    assert on_tpu.temporaries == reserved(actual).temporaries + 2 * CODE_BYTES
+    assert 0.8 * reserved(actual).temporaries < on_tpu.least < on_tpu.temporaries < on_tpu.most
+    assert (reserved(actual).least, reserved(actual).most) == (0, 0)
 
 
 #: Programs that libtpu 0.0.52 compiled for v5e -> bytes of its `memory_analysis` (argument + output - alias +

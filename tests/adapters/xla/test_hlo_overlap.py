@@ -29,8 +29,8 @@ def timed(text: str, **times: float) -> tuple[float, dict[str, float]]:
     given = [times.get(name, 0.0) for name in names]
     order = streams(analysis, graph)
     exposed = order.exposed(given)
-    kernels = sum(given[place] for place in range(len(names)) if place not in order.messages)
-    return kernels + sum(exposed), {names[place]: exposed[place] for place in order.messages}
+    kernels = sum(given[index] for index in range(len(names)) if index not in order.messages)
+    return kernels + sum(exposed), {names[index]: exposed[index] for index in order.messages}
 
 
 def test_a_message_hides_behind_kernels_that_do_not_wait_for_it():
@@ -80,10 +80,10 @@ def bounds_hold(times: ProgramTimes) -> None:
 def test_a_step_lies_between_the_longest_path_and_the_sum(name):
     analysis = analysed(TEXTS[name])
     scheduled = replace(analysis.module, attributes={**analysis.module.attributes, "is_scheduled": "true"})
-    for own in (analysis, hlo.Analysis(scheduled)):
+    for form in (analysis, hlo.Analysis(scheduled)):
         for barriers in BARRIERS:
             for system in ("a100_80g_dgx", "tpu_v5e_pod"):
-                bounds_hold(program_times(own, hlo.program(own), own.of(barriers), load_system(system)))
+                bounds_hold(program_times(form, hlo.program(form), form.of(barriers), load_system(system)))
 
 
 def test_what_hides_slows_kernels_by_the_cores_that_it_takes():

@@ -25,14 +25,14 @@ UNROLLED = Step(scan=False, optimizer="momentum", donate=False)
 
 def purposes(messages: dict[int, Collective]) -> set[tuple[str, str]]:
     """Purposes of messages of more than numbers, with their kinds."""
-    found = {(purpose, each.name) for each in messages.values() for purpose, _ in each.payloads}
-    return {each for each in found if each[0] not in ("scalars", "input", "unknown")}
+    pairs = {(purpose, message.name) for message in messages.values() for purpose, _ in message.payloads}
+    return {message for message in pairs if message[0] not in ("scalars", "input", "unknown")}
 
 
 def told(step: Step) -> dict[str, object]:
     """Figures of how a compiled step trains."""
-    found = training_figures(compiled(step).analysis)
-    return {name.removeprefix("model."): value for name, value in found.items()}
+    figures = training_figures(compiled(step).analysis)
+    return {name.removeprefix("model."): value for name, value in figures.items()}
 
 
 def test_a_tensor_axis_that_lies_outermost_is_none_of_the_data():
@@ -40,7 +40,7 @@ def test_a_tensor_axis_that_lies_outermost_is_none_of_the_data():
     assert purposes(analysis.collectives) == {
         ("tensor parallel", "all-reduce"), ("data parallel", "all-reduce"),
     }  # fmt: skip
-    strides = {each.purpose: each.placement.stride for each in analysis.collectives.values()}
+    strides = {collective.purpose: collective.placement.stride for collective in analysis.collectives.values()}
     assert (strides["tensor parallel"], strides["data parallel"]) == (2, 1)
     assert analysis.axes == {"tp": 4, "dp": 2}
     assert model_figures(analysis)["model.global_batch"] == TENSOR_OUTERMOST.batch
@@ -48,8 +48,8 @@ def test_a_tensor_axis_that_lies_outermost_is_none_of_the_data():
 
 def test_weights_are_gathered_and_gradients_scattered():
     """XLA sums on processors and cuts out each device's part; norms, which all devices hold, are summed."""
-    found = purposes(compiled(SHARDED).analysis.collectives)
-    assert found == {
+    actual = purposes(compiled(SHARDED).analysis.collectives)
+    assert actual == {
         ("fully sharded", "all-gather"), ("fully sharded", "all-reduce"), ("data parallel", "all-reduce"),
     }  # fmt: skip
 
@@ -60,15 +60,15 @@ def test_products_of_an_optimizer_send_no_activations():
     assert {purpose for purpose, _ in purposes(analysis.collectives)} <= {"fully sharded", "data parallel"}
     assert analysis.axes == {"dp": 4}
     assert told(MUON)["optimizer"] == "muon"
-    assert {each.argument for each in analysis.state.weights} == {str(place) for place in range(7)}
+    assert {weight.argument for weight in analysis.state.weights} == {str(index) for index in range(7)}
 
 
 def test_purposes_need_no_names():
     for step in (TENSOR_OUTERMOST, SHARDED):
         text = compiled(step).text
         stripped = analysed(without_metadata(text)).collectives
-        assert [each.payloads for each in stripped.values()] == [
-            each.payloads for each in analysed(text).collectives.values()
+        assert [message.payloads for message in stripped.values()] == [
+            message.payloads for message in analysed(text).collectives.values()
         ]
 
 
@@ -82,19 +82,19 @@ TRAINS = {
 @pytest.mark.parametrize("kind", TRAINS)
 def test_how_a_step_trains(kind):
     step, expected = TRAINS[kind]
-    found = told(step)
+    actual = told(step)
     names = ("rematerialisation", "gradient_accumulation", "gradient_clipping", "optimizer")
-    assert tuple(found.get(name) for name in names) == expected
-    assert found.get("gradient_accumulation_steps", 1) == step.accumulate
+    assert tuple(actual.get(name) for name in names) == expected
+    assert actual.get("gradient_accumulation_steps", 1) == step.accumulate
 
 
 @pytest.mark.parametrize("step", [TENSOR_OUTERMOST, SHARDED, ACCUMULATING, UNROLLED])
 def test_memory_is_that_of_xlas_assignment(step):
     """Argument + output - alias + temporary bytes of memory_analysis(), within 10 %."""
-    found = compiled(step)
-    told = found.memory
+    actual = compiled(step)
+    told = actual.memory
     whole = told.argument_size_in_bytes + told.output_size_in_bytes - told.alias_size_in_bytes
-    _, held = found.analysis.memory
+    _, held = actual.analysis.memory
     assert held.arguments == told.argument_size_in_bytes
     assert held.arguments + held.results + held.temporaries == pytest.approx(whole + told.temp_size_in_bytes, rel=0.1)
 
@@ -102,9 +102,9 @@ def test_memory_is_that_of_xlas_assignment(step):
 @pytest.mark.parametrize("step", [TENSOR_OUTERMOST, ACCUMULATING])
 def test_a_compiled_step_lies_between_its_bounds(step):
     analysis = compiled(step).analysis
-    found = program_times(analysis, hlo.program(analysis), analysis.barrier_graph, load_system("h100_80g_dgx"))
-    bounds_hold(found)
-    assert 0 < sum(found.exposed.values())[0] < found.breakdown.step_time[0] - found.kernels[0]
+    actual = program_times(analysis, hlo.program(analysis), analysis.barrier_graph, load_system("h100_80g_dgx"))
+    bounds_hold(actual)
+    assert 0 < sum(actual.exposed.values())[0] < actual.breakdown.step_time[0] - actual.kernels[0]
 
 
 def mesh_of(**axes: int):
@@ -194,8 +194,8 @@ def test_ticks_that_fill_a_pipeline_are_its_bubble():
 
     def own(weights, rows):
         def loss(weights, rows):
-            def tick(state, place):
-                state = jnp.where(lax.axis_index("stage") == 0, rows[jnp.minimum(place, 7)], state)
+            def tick(state, index):
+                state = jnp.where(lax.axis_index("stage") == 0, rows[jnp.minimum(index, 7)], state)
                 state = jnp.tanh(state @ weights[0])
                 return lax.ppermute(state, "stage", [(0, 1), (1, 2), (2, 3), (3, 0)]), state
 
@@ -212,7 +212,7 @@ def test_ticks_that_fill_a_pipeline_are_its_bubble():
     inside = step.bubble_time / (step.bubble_time + step.forward_time + step.backward_time)
     assert inside == pytest.approx(3 / 11, rel=0.2)  # but for what stands outside of the loops
     assert program(analysis).model_flops < 4 * sum(
-        kernel.count * each.flops for kernel in program(analysis).kernels for each in kernel.products
+        kernel.count * product.flops for kernel in program(analysis).kernels for product in kernel.products
     )
 
 
@@ -229,17 +229,17 @@ def test_tokens_that_are_only_predicted_are_none_of_the_sequence():
     for dims in ((8, 33), (4, 2, 33)):  # of all at once, and by micro-batch
         tokens = jax.ShapeDtypeStruct(dims, jnp.int32)
         whole = step if len(dims) == 2 else lambda w, t: step(w, t.reshape(8, 33))
-        found = model_figures(analysed(compiled_function(whole, weights, tokens, donate_argnums=0).text))
-        assert (found["model.global_batch"], found["model.sequence"]) == (8, 32)
+        actual = model_figures(analysed(compiled_function(whole, weights, tokens, donate_argnums=0).text))
+        assert (actual["model.global_batch"], actual["model.sequence"]) == (8, 32)
 
 
 @pytest.mark.parametrize("kind", MAPPED)
 def test_what_devices_pass_each_other(kind):
     function, axes, weights, given, specs, expected = MAPPED[kind]
     text = compiled_function(mapped(function, mesh_of(**axes), *specs), weights, given, donate_argnums=0).text
-    found = purposes(analysed(text).collectives)
-    assert expected in found
-    assert found - {expected} <= {("data parallel", "all-reduce")}
+    actual = purposes(analysed(text).collectives)
+    assert expected in actual
+    assert actual - {expected} <= {("data parallel", "all-reduce")}
 
 
 @pytest.mark.parametrize("stripped", [False, True])
@@ -247,8 +247,8 @@ def test_a_cache_that_is_filled_is_no_weight(stripped):
     """A step of inference that writes keys into a cache, of one layer or of many."""
 
     def decode(cache, weights, row, at):
-        def layer(row, own):
-            keys, weight = own
+        def layer(row, layer_weights):
+            keys, weight = layer_weights
             keys = lax.dynamic_update_slice(keys, (row @ weight)[None], (at, 0))
             return jax.nn.softmax(row @ keys.T) @ keys, keys
 
@@ -280,9 +280,9 @@ def test_rows_that_the_compiler_moves_between_pieces_of_matrices_are_no_tokens_f
     every = ("rows", "columns")
     weights = (cut((64, 256), None, "columns"), cut((256, 64), every, None))
     text = compiled_function(step, weights, cut((32, 64), every, None), donate_argnums=0).text
-    found = {purpose for purpose, _ in purposes(analysed(text).collectives)}
-    assert found
-    assert not found & {"expert parallel", "pipeline parallel"}
+    actual = {purpose for purpose, _ in purposes(analysed(text).collectives)}
+    assert actual
+    assert not actual & {"expert parallel", "pipeline parallel"}
 
 
 def orthogonal(matrix):
@@ -294,11 +294,11 @@ def orthogonal(matrix):
 def stacked_loss(weights, tokens):
     """A decoder whose layers are stacked, with several axes to each matrix of attention."""
 
-    def layer(rows, own):
-        query, keys, values = jnp.einsum("bsd,dthe->tbshe", rows, own["qkv"])
+    def layer(rows, layer_weights):
+        query, keys, values = jnp.einsum("bsd,dthe->tbshe", rows, layer_weights["qkv"])
         scores = jax.nn.softmax(jnp.einsum("bshe,bthe->bhst", query, keys))
-        rows = rows + jnp.einsum("bhst,bthe,hed->bsd", scores, values, own["out"])
-        return rows + jnp.tanh(rows @ own["up"]) @ own["down"], None
+        rows = rows + jnp.einsum("bhst,bthe,hed->bsd", scores, values, layer_weights["out"])
+        return rows + jnp.tanh(rows @ layer_weights["up"]) @ layer_weights["down"], None
 
     rows, _ = lax.scan(layer, weights["table"][tokens[:, :-1]], {k: v for k, v in weights.items() if k != "table"})
     picked = jnp.take_along_axis(jax.nn.log_softmax(rows @ weights["table"].T), tokens[:, 1:, None], -1)
@@ -323,10 +323,10 @@ def test_no_message_is_of_experts_in_a_program_without_a_router(kind):
     sharding = {name: jax.NamedSharding(mesh, spec) for name, spec in cut.items()}
 
     def step(weights, moments, tokens):
-        def turn(summed, own):
-            found = jax.grad(stacked_loss)(weights, own)
-            found = {k: lax.with_sharding_constraint(v, sharding[k]) for k, v in found.items()}
-            return jax.tree.map(jnp.add, summed, found), None
+        def turn(summed, shard):
+            result = jax.grad(stacked_loss)(weights, shard)
+            result = {k: lax.with_sharding_constraint(v, sharding[k]) for k, v in result.items()}
+            return jax.tree.map(jnp.add, summed, result), None
 
         zero = jax.tree.map(jnp.zeros_like, weights)
         parts = tokens.reshape(batches, -1, 65)
@@ -340,7 +340,7 @@ def test_no_message_is_of_experts_in_a_program_without_a_router(kind):
     weights = {k: jax.ShapeDtypeStruct(v, jnp.float32, sharding=sharding[k]) for k, v in dims.items()}
     tokens = jax.ShapeDtypeStruct((16, 65), jnp.int32, sharding=jax.NamedSharding(mesh, P("fsdp")))
     text = compiled_function(step, weights, weights, tokens, donate_argnums=(0, 1)).text
-    found = {purpose for purpose, _ in purposes(analysed(text).collectives)}
-    assert found
-    assert "expert parallel" not in found
+    result = {purpose for purpose, _ in purposes(analysed(text).collectives)}
+    assert result
+    assert "expert parallel" not in result
     assert "ep" not in analysed(text).axes

@@ -23,8 +23,8 @@ SHAPES = {"a": "f32[4,6]", "b": "f32[6,2]"}
 
 def told(text: str) -> dict[str, object]:
     """Figures of a module by the rules."""
-    found = figures(text)
-    return {name: found[f"model.{name}"] for name in ASKED if f"model.{name}" in found}
+    actual = figures(text)
+    return {name: actual[f"model.{name}"] for name in ASKED if f"model.{name}" in actual}
 
 
 def step(update: str, *, kept: str = "", first: str = "") -> str:
@@ -41,7 +41,7 @@ def step(update: str, *, kept: str = "", first: str = "") -> str:
         Lines before the updates.
     """
     names = [role + weight for role in ("", *kept) for weight in SHAPES]
-    lines = [f"{name} = {SHAPES[name[-1]]} parameter({place})" for place, name in enumerate(names)]
+    lines = [f"{name} = {SHAPES[name[-1]]} parameter({index})" for index, name in enumerate(names)]
     lines += [f"x = f32[3,4] parameter({len(names)})", "zero = f32[] constant(0)", "c = f32[] constant(0.1)"]
     lines += [f"c{weight} = {shape} broadcast(c), dimensions={{}}" for weight, shape in SHAPES.items()]
     lines += [NET, first]
@@ -52,7 +52,7 @@ def step(update: str, *, kept: str = "", first: str = "") -> str:
         lines += [f"{line}, {UPDATE}" for line in written]
     given = ", ".join(SHAPES[name[-1]] for name in names)
     lines.append(f"ROOT all = ({given}) tuple({', '.join(f'new_{name}' for name in names)})")
-    aliases = ", ".join(f"{{{place}}}: ({place}, {{}})" for place in range(len(names)))
+    aliases = ", ".join(f"{{{index}}}: ({index}, {{}})" for index in range(len(names)))
     return program("\n".join(lines), before=SUM, header=f", input_output_alias={{ {aliases} }}")
 
 
@@ -78,16 +78,16 @@ OPTIMIZERS = cases(__file__, "OPTIMIZERS")
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_an_optimizer_is_known_by_what_it_keeps_and_does(kind):
     update, kept, name = OPTIMIZERS[kind]
-    found = told(step(update, kept=kept))
-    assert found.get("optimizer") == name
-    assert found["gradient_clipping"] == "no"
-    assert found.get("gradient_accumulation") == ("no" if name else None)  # else something may be hidden
+    actual = told(step(update, kept=kept))
+    assert actual.get("optimizer") == name
+    assert actual["gradient_clipping"] == "no"
+    assert actual.get("gradient_accumulation") == ("no" if name else None)  # else something may be hidden
 
 
 def test_what_only_feeds_updates_is_kept_and_products_with_it_are_of_the_optimizer():
     analysis = analysed(step(MUON, kept="m"))
-    assert [each.name for each in analysis.state.weights] == ["a", "b"]
-    assert [each.name for each in analysis.state.kept] == ["ma", "mb"]
+    assert [array.name for array in analysis.state.weights] == ["a", "b"]
+    assert [array.name for array in analysis.state.kept] == ["ma", "mb"]
     kernels = zip(analysis.graph.kernels, analysis.phases, strict=True)
     assert {phase for kernel, phase in kernels if kernel.name.startswith(("gram", "even"))} == {"optimizer"}
 
@@ -139,8 +139,8 @@ def looped(carried: str, given: tuple[str, str]) -> str:
     lines += [f"start = {state} tuple(i, a, b, x, one, two)"]
     count = 'backend_config={"known_trip_count":{"n":"4"}}'
     lines += [f"done = {state} while(start), condition=cond, body=body, {count}"]
-    for name, place, weight in (("da", 1, "a"), ("db", 2, "b"), ("sa", 4, "a"), ("sb", 5, "b")):
-        lines.append(f"{name} = {SHAPES[weight]} get-tuple-element(done), index={place}")
+    for name, index, weight in (("da", 1, "a"), ("db", 2, "b"), ("sa", 4, "a"), ("sb", 5, "b")):
+        lines.append(f"{name} = {SHAPES[weight]} get-tuple-element(done), index={index}")
     for weight in SHAPES:
         lines.append(f"u{weight} = {SHAPES[weight]} subtract({weight}, s{weight}), {UPDATE}")
     lines.append(f"ROOT all = (f32[4,6], f32[6,2]) tuple({given[0]}, {given[1]})")

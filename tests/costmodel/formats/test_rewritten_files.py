@@ -51,7 +51,7 @@ def rewritten(data: Any, prefix: str) -> Any:
         return [rewritten(value, prefix) for value in data]
     if not isinstance(data, str):
         return data
-    return QUANTITY_IN_FORMULA.sub(lambda found: in_other_units(found[0], prefix), data)
+    return QUANTITY_IN_FORMULA.sub(lambda match: in_other_units(match[0], prefix), data)
 
 
 @cache
@@ -70,8 +70,8 @@ def test_systems_are_read_to_the_same_bits(prefix, tmp_path):
         changed += other != data
         path = tmp_path / f"{name}.yaml"
         path.write_text(dump(other))
-        found, expected = load_system(path).quantities(), quantities_as_shipped(name)
-        assert {key: value.tobytes() for key, value in found.items()} == {
+        actual, expected = load_system(path).quantities(), quantities_as_shipped(name)
+        assert {key: value.tobytes() for key, value in actual.items()} == {
             key: value.tobytes() for key, value in expected.items()
         }
     assert changed == len(names)
@@ -88,11 +88,11 @@ def test_spaces_are_evaluated_to_the_same_bits(name):
         assert rewritten(data, prefix) != data
         other = Space.from_data({"name": name, **rewritten(data, prefix)})
         same = other.legal.random(20, np.random.default_rng(0))
-        assert {key: own.tobytes() for key, own in same.items()} == {key: own.tobytes() for key, own in columns.items()}
-        found = dse.evaluate(other, same)
+        assert {key: of.tobytes() for key, of in same.items()} == {key: of.tobytes() for key, of in columns.items()}
+        actual = dse.evaluate(other, same)
         for column in ("values", "margins", "violations"):
-            assert getattr(found, column).tobytes() == getattr(expected, column).tobytes()
-        for column, values in found.breakdown.columns().items():
+            assert getattr(actual, column).tobytes() == getattr(expected, column).tobytes()
+        for column, values in actual.breakdown.columns().items():
             assert values.tobytes() == expected.breakdown.columns()[column].tobytes(), column
 
 
@@ -102,6 +102,6 @@ def test_configurations_of_deepflow_are_read_to_the_same_bits(prefix):
     data = dict(parse(text, "deepflow").data)
     other = rewritten(data, prefix)
     assert other != data
-    found, expected = map(read_configuration, (Section(Source("other"), (), other), parse(text, "one")))
+    actual, expected = map(read_configuration, (Section(Source("other"), (), other), parse(text, "one")))
     with np.printoptions(floatmode="unique"):
-        assert repr(found) == repr(expected)
+        assert repr(actual) == repr(expected)

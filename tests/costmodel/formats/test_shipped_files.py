@@ -95,9 +95,9 @@ def test_a_space_loads_quickly_and_has_designs_that_fit(name):
     assert time.process_time() - start < 1  # some 20 ms where nothing else runs
     assert Space.from_text(space.text).fingerprint == space.fingerprint
     designs = space.legal.random(500, np.random.default_rng(0))
-    found = evaluate(space, designs, rules=rules_for(space, PROFILE.get(name, NATIVE)))
-    assert 0.01 < found.feasible.mean() < 0.99
-    assert np.isfinite(found.values).all()
+    actual = evaluate(space, designs, rules=rules_for(space, PROFILE.get(name, NATIVE)))
+    assert 0.01 < actual.feasible.mean() < 0.99
+    assert np.isfinite(actual.values).all()
 
 
 def test_the_published_split_of_gpt3_is_among_the_designs():

@@ -43,12 +43,12 @@ def read_person(text: str) -> tuple[object, ...]:
     section.only(("name", "height", "mood", "happy", "job"))
     job = section.section("job")
     job.only(("title",))
-    found = (
+    parsed = (
         section.text("name"), section.number("height"), section.word("mood", ("calm", "wild")),
         section.switch("happy", default=True), job.text("title"),
     )  # fmt: skip
     section.source.finish()
-    return found
+    return parsed
 
 
 def test_a_section_is_read_key_by_key():

@@ -143,5 +143,5 @@ def test_a_message_to_the_next_stage_takes_the_widest_link_it_must(toy_system):
     ("layers", "pp", "vpp", "outer", "inner"), cases(__file__, "left_over_layers_go_to_inner_stages_first")
 )
 def test_left_over_layers_go_to_inner_stages_first(layers, pp, vpp, outer, inner):
-    each = stage_layers(layers, pp, vpp, np.arange(pp))
-    assert [each[-1], each[1:-1].max(initial=0)] == [outer, inner]
+    dealt = stage_layers(layers, pp, vpp, np.arange(pp))
+    assert [dealt[-1], dealt[1:-1].max(initial=0)] == [outer, inner]

@@ -81,11 +81,11 @@ def figures(name):
 def test_a_system_has_the_public_figures_of_its_device(row):
     """Peaks within 0.1 %, since clocks are printed to four digits; all else to the digit."""
     uneven = {"peer_gbs"} if row["system"] in UNEVEN else set()
-    for name, found in figures(row["system"]).items():
+    for name, figure in figures(row["system"]).items():
         if name in uneven or not row[name]:
             continue  # no public figure
         exact = 1e-3 if name == "bf16_tflops" else 1e-12
-        assert found == pytest.approx(float(row[name]), rel=ROUNDED.get((row["system"], name), exact)), name
+        assert figure == pytest.approx(float(row[name]), rel=ROUNDED.get((row["system"], name), exact)), name
     assert len(row["source"]) > 20
 
 
@@ -125,7 +125,7 @@ def test_large_products_are_as_fast_as_the_fastest_that_was_timed(row):
     edges = (4096.0, 8192.0, 16384.0, 20480.0)
     shapes = [(m, n, k) for m in edges for n in edges for k in edges]
     products = Gemms.stack(
-        [(Label(f"{place}", "forward", "layer"), (*shape, 1.0, 2.0, 1.0)) for place, shape in enumerate(shapes)]
+        [(Label(f"{index}", "forward", "layer"), (*shape, 1.0, 2.0, 1.0)) for index, shape in enumerate(shapes)]
     )
     cost = gemm_cost(products, load_system(row["system"]), element_bytes=2.0)
     best = (cost.flops / cost.time).max() / 1e12

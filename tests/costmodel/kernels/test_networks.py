@@ -39,8 +39,8 @@ GRIDS = [(2, 2, 2, 4, 1, 8), (4, 1, 2, 4, 2, 4), (2, 1, 4, 2, 1, 4), (2, 2, 3, 2
 
 def numbered(sizes: dict[str, int]) -> Iterator[tuple[dict[str, int], int]]:
     """Coordinates of each rank, and its number: the first axis counts up fastest."""
-    for number, place in enumerate(product(*(range(size) for size in reversed(sizes.values())))):
-        yield dict(zip(reversed(sizes), place, strict=True)), number
+    for number, position in enumerate(product(*(range(size) for size in reversed(sizes.values())))):
+        yield dict(zip(reversed(sizes), position, strict=True)), number
 
 
 def first_group(order: str, axes: tuple[str, ...], **sizes: int) -> list[int]:
@@ -49,16 +49,16 @@ def first_group(order: str, axes: tuple[str, ...], **sizes: int) -> list[int]:
     Experts see the ranks of a stage as they are numbered within it: by tp, cp, dp.
     """
     names = ("tp", "cp", "pp", "dp") if order == "tp_cp_pp_dp" else ("tp", "cp", "dp", "pp")
-    found = []
-    for place, number in numbered({name: sizes[name] for name in names}):
-        own = place["tp"] + sizes["tp"] * (place["cp"] + sizes["cp"] * place["dp"])
+    members = []
+    for position, number in numbered({name: sizes[name] for name in names}):
+        rank = position["tp"] + sizes["tp"] * (position["cp"] + sizes["cp"] * position["dp"])
         etp, ep = sizes["etp"], sizes["ep"]
-        view = {**place, "etp": own % etp, "ep": own // etp % ep, "edp": own // (etp * ep)}
+        view = {**position, "etp": rank % etp, "ep": rank // etp % ep, "edp": rank // (etp * ep)}
         dense, expert = {"tp", "cp", "dp", "pp"}, {"etp", "ep", "edp", "pp"}
         grid = dense if {*axes} <= dense else expert
         if all(view[axis] == 0 for axis in grid - {*axes}):
-            found.append(number)
-    return found
+            members.append(number)
+    return members
 
 
 DENSE = (("tp",), ("cp",), ("dp",), ("pp",), ("cp", "dp"), ("tp", "cp"), ("dp", "pp"))
@@ -75,10 +75,10 @@ def test_groups_span_the_blocks_that_their_ranks_stand_in(order, grid):
     edges = [e for e in range(1, max(ends) + 1) if all(e % end == 0 or end % e == 0 for end in ends)]
     for view, names in ((design.ranks, DENSE), (design.expert_ranks, (("etp",), ("ep",), ("edp",), ("pp",)))):
         for axes in names:
-            ranks, found = first_group(order, axes, **sizes), view.group(*axes)
-            assert found.size == len(ranks), axes
+            ranks, actual = first_group(order, axes, **sizes), view.group(*axes)
+            assert actual.size == len(ranks), axes
             for edge in edges:
-                assert found.blocks(edge * ONE) == len({rank // edge for rank in ranks}), (axes, edge)
+                assert actual.blocks(edge * ONE) == len({rank // edge for rank in ranks}), (axes, edge)
 
 
 SIZES = {"tp": 2, "dp": 3, "pp": 5}
@@ -134,8 +134,8 @@ class Torus:
         for _ in range(abs(steps)):
             way = 1 if steps > 0 else -1
             self.loads[chip, axis, way] += moved
-            place = (chip[axis] + way) % self.axes[axis]
-            chip = (*chip[:axis], place, *chip[axis + 1 :])
+            position = (chip[axis] + way) % self.axes[axis]
+            chip = (*chip[:axis], position, *chip[axis + 1 :])
         return chip
 
     def exchange(self, start: tuple[int, ...], end: tuple[int, ...], moved: float) -> None:
@@ -269,20 +269,20 @@ def test_a_file_whose_axes_are_not_those_of_its_chips_is_refused(old, new, tmp_p
 @pytest.mark.parametrize(("size", "stride"), [(2, 1), (8, 1), (8, 2), (32, 1), (64, 4)])
 def test_more_bandwidth_is_never_slower_and_what_is_sent_is_received(links, size, stride):
     """In every algorithm all ranks send as much as they receive: the whole, less what each has."""
-    own = group(size, stride)
+    strided = group(size, stride)
     sent = {
-        **{name: (lambda network, name=name: collective(name, 1e6 * ONE, own, network)) for name in RING},
-        "all_to_all": lambda network: all_to_all(1e6 * ONE, own, network),
-        "send_recv": lambda network: send_recv(1e6 * ONE, own, network),
+        **{name: (lambda network, name=name: collective(name, 1e6 * ONE, strided, network)) for name in RING},
+        "all_to_all": lambda network: all_to_all(1e6 * ONE, strided, network),
+        "send_recv": lambda network: send_recv(1e6 * ONE, strided, network),
     }
     received = {"all_reduce": 2 * (size - 1) / size, "send_recv": 1.0}
     for name, cost in sent.items():
         now = cost(links)
         assert sum(b.item() for b in now.bytes_sent) == pytest.approx(1e6 * received.get(name, (size - 1) / size))
-        for place, one in enumerate(links):
+        for index, one in enumerate(links):
             faster = [*links]
-            faster[place] = replace(one, bandwidth=one.bandwidth * 3, peer_bandwidth=one.peer_bandwidth * 3)
-            assert cost(faster).time <= now.time, (name, place)
+            faster[index] = replace(one, bandwidth=one.bandwidth * 3, peer_bandwidth=one.peer_bandwidth * 3)
+            assert cost(faster).time <= now.time, (name, index)
 
 
 def test_two_hops_send_a_token_once_to_each_node_of_any_rack():
@@ -316,15 +316,15 @@ def test_two_hops_within_a_node_cost_what_an_all_to_all_of_the_same_bytes_does()
 DEEPEP = cases(__file__, "DEEPEP")
 
 
-@pytest.mark.parametrize(("name", "ranks", "tokens", "limited", "place", "width", "published"), DEEPEP)
-def test_two_hops_have_the_bandwidth_that_deepep_publishes(name, ranks, tokens, limited, place, width, published):
+@pytest.mark.parametrize(("name", "ranks", "tokens", "limited", "index", "width", "published"), DEEPEP)
+def test_two_hops_have_the_bandwidth_that_deepep_publishes(name, ranks, tokens, limited, index, width, published):
     """No constant favours two hops over other exchanges. V1 on 16 ranks, 43 GB/s, is left out: 50 here."""
     model, system = load_model("deepseek_v3"), load_system(name)
     if not limited:
         model = replace(model, routing_groups=0.0, routing_group_topk=0.0)
     token_bytes, nodes = np.array([tokens * 7168.0 * width]), np.array([ranks / 8])
-    reached = places_reached(nodes, model) if place else places_reached(np.array([float(ranks)]), model)
-    if limited and place:
+    reached = places_reached(nodes, model) if index else places_reached(np.array([float(ranks)]), model)
+    if limited and index:
         reached = np.minimum(reached, 4.0)
     cost = two_hops(model, token_bytes, group(ranks), system.network)
     assert (token_bytes * reached / cost.time).item() / 1e9 == pytest.approx(published, rel=0.05)

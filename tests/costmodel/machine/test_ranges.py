@@ -18,7 +18,7 @@ WRONG = cases(__file__, "WRONG")
 @pytest.mark.parametrize(("said", "message"), WRONG)
 def test_a_space_cannot_open_what_cannot_be(said, message, small_space):
     data = yaml.safe_load(small_space)
-    said = {key: own | data.get(key, {}) if key != "parameters" else own for key, own in said.items()}
+    said = {key: values | data.get(key, {}) if key != "parameters" else values for key, values in said.items()}
     with pytest.raises(DseError) as caught:
         Space.from_data({**data, **said}).legal.random(1, np.random.default_rng(0))
     assert message in str(caught.value)

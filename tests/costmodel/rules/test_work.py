@@ -68,20 +68,20 @@ def space(monkeypatch) -> Iterator[Space]:
 
 def test_a_second_kind_of_work_of_a_model_needs_no_profile(space):
     designs = space.legal.at(np.arange(int(space.legal.count)))
-    found = evaluate(space, designs)
-    assert isinstance(found.breakdown, Prefill)
-    assert found.breakdown.time is found.breakdown.prompt_time
+    actual = evaluate(space, designs)
+    assert isinstance(actual.breakdown, Prefill)
+    assert actual.breakdown.time is actual.breakdown.prompt_time
     assert Prefill.totals() == {"prompt_time": ("kernel_time", "exposed_time")}
-    assert found.feasible.all()
+    assert actual.feasible.all()
     training = evaluate(Space.from_text(SPACE.replace("workload:\n  kind: prefill\n", "")
                                         .replace("prompt_time", "step_time")
                                         .replace("exposed_time", "bubble_time")), designs)  # fmt: skip
-    assert (found.breakdown.time < training.breakdown.time).all()
+    assert (actual.breakdown.time < training.breakdown.time).all()
 
 
 def test_its_columns_are_named_in_formulas_tables_and_other_processes(space):
-    here, there = (exact_front(space, workers=Workers(jobs), method="list") for jobs in (1, 2))
-    assert [own["params"] for own in here.records()] == [own["params"] for own in there.records()]
+    here, elsewhere = (exact_front(space, workers=Workers(jobs), method="list") for jobs in (1, 2))
+    assert [record["params"] for record in here.records()] == [record["params"] for record in elsewhere.records()]
     assert "prompt_time_s" in here.records()[0]["breakdown"]
     (named,) = evaluated_designs(space, {"tp": [2]}, 1).records
     assert named["derived"]["wait_share"] == pytest.approx(
@@ -122,7 +122,7 @@ def test_a_prompt_in_two_halves_visits_the_tiles_that_the_whole_does(window):
 def test_keys_that_were_there_before_cost_attention_alone():
     model = load_model("llama3_405b")
     design = DesignPoints.of(tp=[1, 1, 2, 2], cp=[1, 2, 1, 2], attention=[0, 0, 0, 0])
-    alone, behind = (transformer_step(run_of(replace(model, context_len=own), design)) for own in (0, 4096))
+    alone, behind = (transformer_step(run_of(replace(model, context_len=context), design)) for context in (0, 4096))
     assert (behind.forward_time > alone.forward_time).all()
     assert (behind.cp_communication_time >= alone.cp_communication_time).all()
     assert np.array_equal(behind.optimizer_time, alone.optimizer_time)

@@ -97,10 +97,10 @@ def test_published_adapters_of_llama_3_70b_run_as_fast_as_printed(name, precisio
         lora_targets="qkv", precision=precision, sharding="megatron_sp", zero=1, overlap_grad_reduce=1,
         cross_entropy="te", gradient_reduction="bf16",
     )  # fmt: skip
-    found = step(model, system, design)
-    assert 0.98 < found.tokens_per_second_per_gpu / tokens < 1.22
-    assert found.peak_memory < system.dram.capacity
-    assert found.model_flops / (32 * 4096) == pytest.approx(1e12 * tflops / tokens, rel=0.01)
+    actual = step(model, system, design)
+    assert 0.98 < actual.tokens_per_second_per_gpu / tokens < 1.22
+    assert actual.peak_memory < system.dram.capacity
+    assert actual.model_flops / (32 * 4096) == pytest.approx(1e12 * tflops / tokens, rel=0.01)
 
 
 def test_explicit_tiles_of_adapters_take_the_same_time():

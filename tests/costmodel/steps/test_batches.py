@@ -82,8 +82,8 @@ def batches(
     for column, domain in table.domains(blocks).items():
         if column in table.aliases:  # whose values are those of another column
             continue
-        own = BESIDE.get(column, {column: values_of(domain)})
-        yield column, table.of(blocks=blocks, **{**base, **own})
+        options = BESIDE.get(column, {column: values_of(domain)})
+        yield column, table.of(blocks=blocks, **{**base, **options})
 
 
 def unshared(price: Callable[[Any], Breakdown], batch: Any) -> Breakdown:
@@ -168,12 +168,12 @@ def test_every_column_of_experts_counts_for_its_row_alone():
     """And every column that designs of other models have not changes some price."""
     model, read = load_model("deepseek_v2_lite"), set()
     price = partial(step, model, load_system("a100_80g_dgx"))
-    own = {*DesignPoints.domains(model.blocks)}
-    idle = {name for name in own if splits_kernels(name)} - {"sharding", "tiling"}
+    columns = {*DesignPoints.domains(model.blocks)}
+    idle = {name for name in columns if splits_kernels(name)} - {"sharding", "tiling"}
     for base in EXPERT_BASES.values():
         known = {*DesignPoints.domains()} | read - {*base}
         read |= check_columns(DesignPoints, base, price, model.blocks, known, idle)
-    assert read >= own - {*DesignPoints.domains()} - idle
+    assert read >= columns - {*DesignPoints.domains()} - idle
 
 
 def check_rules(price: Callable[[Any], Breakdown], table: type[Design], base: Mapping[str, Any], every: int) -> None:

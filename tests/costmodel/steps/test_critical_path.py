@@ -39,12 +39,12 @@ def test_the_longest_chain_is_the_time_of_a_simulation_of_every_pass(seed):
     message = shortest * rng.choice([0.0, 0.1, 1.0], POINTS) * (v > 1)
     one = np.ones(POINTS)
     sizes = Sizes(np.arange(p)[:, np.newaxis] * one, p * one, v * one, m * v * one)
-    found = one_forward_one_backward_time(forward * scale, backward * scale, message=message, sizes=sizes)
+    actual = one_forward_one_backward_time(forward * scale, backward * scale, message=message, sizes=sizes)
     expected = pipeline_times(
         schedule="1f1b", pp=p, vpp=v, gradient_accumulation_steps=m, forward_time=forward,
         input_gradient_time=backward, weight_gradient_time=0.0, message_time=message, stage_scale=scale.T,
     ).makespan  # fmt: skip
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
 def stated_otherwise(model, design):
@@ -94,7 +94,7 @@ def test_a_design_has_one_price_and_one_memory_however_it_is_stated(name):
         for design in (random_design(rng, model) for _ in range(6))
         for way, other in stated_otherwise(model, design)
     ]
-    both = step(model, system, concatenated([pair[place] for place in (0, 1) for pair in pairs]))
+    both = step(model, system, concatenated([pair[index] for index in (0, 1) for pair in pairs]))
     for column, values in both.columns().items():
         np.testing.assert_array_equal(*np.split(values, 2), err_msg=column)
     assert {column for *_, way in pairs for column in way} >= {"pipeline_layout", "group_size"}

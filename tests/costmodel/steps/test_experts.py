@@ -51,13 +51,13 @@ def test_a_shared_expert_hides_exchanges_and_gives_up_cores(shared, h100):
     )
     run = ranks_of(shared, designs(shared, **columns), h100)
     layer = next(layer for layer in shared.kinds if any(k.of_experts for k in layer.kernels))
-    place = [*shared.kinds].index(layer)
+    index = [*shared.kinds].index(layer)
     table, names = cost_table(run), ("shared_up", "shared_activation", "shared_down")
-    part = parts_of(shared)[place]
+    part = parts_of(shared)[index]
     taken = h100.chip.collective_cores / h100.chip.cores
     for direction, passes in DIRECTIONS.items():
         window = sum(table.kernels_time(part, names, of_pass) for of_pass in passes)
-        whole, left = (getattr(costs, direction)[place].ep_time for costs in (plain, beside))
+        whole, left = (getattr(costs, direction)[index].ep_time for costs in (plain, beside))
         hidden = np.minimum(whole, window)
         assert hidden > 0
         assert left == pytest.approx(whole - hidden * (1 - taken))
@@ -94,7 +94,7 @@ def test_more_rows_columns_or_experts_never_take_less_time(name):
     for axis in (0, 1, 3):
         wider = [*shape]
         wider[axis] = shape[axis] + rng.integers(1, 9, 4000) * (1 if axis == 3 else 64)
-        less, more = (gemm_cost(grouped(*own), system, element_bytes=2.0).time for own in (shape, wider))
+        less, more = (gemm_cost(grouped(*sizes), system, element_bytes=2.0).time for sizes in (shape, wider))
         assert (more >= less).all()
     rows = np.arange(64, 4097, 64)
     steps = gemm_cost(grouped(rows, 4096, 7168, 4), system, element_bytes=2.0).time[:, 0]
@@ -183,12 +183,12 @@ def test_only_the_foremost_stages_can_be_the_slowest_or_the_fullest(name):
     for held in (np.ones((1, counts.shape[1])), np.maximum(pp[:, np.newaxis] - np.arange(counts.shape[1]), 0.0)):
         costs = rng.random(counts.shape[2])
         every = counts @ costs * held
-        found = [
+        actual = [
             sum(count * cost for count, cost in zip(stage.counts, costs, strict=True))
             * held[np.arange(60) % len(held), stage.rank.astype(int)]
             for stage in foremost
         ]
-        np.testing.assert_allclose(np.max(found, axis=0), every.max(axis=1), rtol=1e-12)
+        np.testing.assert_allclose(np.max(actual, axis=0), every.max(axis=1), rtol=1e-12)
 
 
 # -- kernels of experts ----------------------------------------------------------------------------------
@@ -198,8 +198,8 @@ def test_only_the_foremost_stages_can_be_the_slowest_or_the_fullest(name):
 COLLECTED = cases(__file__, "COLLECTED")
 
 
-@pytest.mark.parametrize(("name", "place", "median"), [("h100_80g_dgx", 4, 0.05), ("b200_180g_dgx", 5, 0.06)])
-def test_sorting_and_products_take_the_time_of_collected_kernels(name, place, median):
+@pytest.mark.parametrize(("name", "index", "median"), [("h100_80g_dgx", 4, 0.05), ("b200_180g_dgx", 5, 0.06)])
+def test_sorting_and_products_take_the_time_of_collected_kernels(name, index, median):
     """In a burst: products as fast as one product, tokens sorted and added up again; 12 of 13 shapes."""
     system, one = load_system(name).with_quantities({"sustained": 1.0, "expert_latency": 0.0}), np.ones(1)
     errors = []
@@ -216,7 +216,7 @@ def test_sorting_and_products_take_the_time_of_collected_kernels(name, place, me
         ], element_bytes=2.0)  # fmt: skip
         time = gemm_cost(products, system, element_bytes=2.0).time.sum()
         time += pointwise_time(passes, system)[0].sum()
-        errors.append(abs(time * 1e6 / row[place] - 1))
+        errors.append(abs(time * 1e6 / row[index] - 1))
     assert np.median(errors) < median
     assert max(errors) < 0.25
 
@@ -232,8 +232,8 @@ def test_grouped_products_take_the_time_that_pytorch_reports(rows, k, n, one_cal
     system, m = load_system("h200_141g_dgx"), rows / 32
     sizes = (("forward", m, n, k), ("activation_gradient", m, k, n), ("weight_gradient", k, n, m))
     table = Gemms.stack([
-        (Label("expert", of_pass, "layer", runs="grouped"), (*map(np.atleast_1d, own), 32.0, 2.0, 1.0))
-        for of_pass, *own in sizes
+        (Label("expert", of_pass, "layer", runs="grouped"), (*map(np.atleast_1d, shape), 32.0, 2.0, 1.0))
+        for of_pass, *shape in sizes
     ])  # fmt: skip
     times = gemm_cost(table, system, element_bytes=2.0).time[0] * 1e3
     for forward, backward in (one_call, one_by_one):

@@ -30,9 +30,9 @@ def test_a_footprint_is_that_of_the_whole_step(name):
     space = opened(name)
     columns, rules = space.legal.random(400, np.random.default_rng(0)), rules_for(space)
     known, whole = space.known_values(columns), evaluate(space, columns)
-    found = rules.footprint(machine(space, known), known)
+    actual = rules.footprint(machine(space, known), known)
     for column in FOOTPRINT:
-        assert (found[column] == getattr(whole.breakdown, column)).all(), column
+        assert (actual[column] == getattr(whole.breakdown, column)).all(), column
     assert (untimed_margins(space, columns, rules) == whole.margins).all()
 
 
@@ -42,12 +42,12 @@ def test_designs_that_are_alike_are_evaluated_once():
     starts = np.random.default_rng(0).integers(int(space.legal.count) - 64, size=40)
     columns, rules = space.legal.at(np.add.outer(starts, np.arange(64)).ravel()), rules_for(space)
     known, whole = space.known_values(columns), evaluate(space, columns)
-    found = evaluate_unique(space, columns, rules)
+    actual = evaluate_unique(space, columns, rules)
     assert rules.unique(machine(space, known), known).rows.size < whole.num_points / 2
     for column, values in whole.breakdown.columns().items():
-        assert (found.breakdown.columns()[column] == values).all(), column
-    assert (found.values == whole.values).all()
-    assert (found.margins == whole.margins).all()
+        assert (actual.breakdown.columns()[column] == values).all(), column
+    assert (actual.values == whole.values).all()
+    assert (actual.margins == whole.margins).all()
 
 
 @pytest.mark.parametrize(("constraint", "untimed"), [

@@ -46,12 +46,12 @@ def test_one_expert_for_every_token_costs_what_the_dense_layer_does(gqa):
 def test_experts_have_data_parallel_groups_of_their_own(experts):
     """18 B for each parameter of an expert whose only replica it is."""
     system = load_system("h100_80g_dgx")
-    own = experts.num_layers * 3 * experts.hidden_size * experts.moe_ffn_hidden_size * experts.num_experts
+    expert_parameters = experts.num_layers * 3 * experts.hidden_size * experts.moe_ffn_hidden_size * experts.num_experts
     whole, shared = (
         step(experts, system, DesignPoints.of(blocks=experts.blocks, dp=8, ep=ep, zero=1)) for ep in (8, 2)
     )
     states = [b.weights_memory + b.gradients_memory + b.optimizer_memory for b in (whole, shared)]
-    assert states[1] - states[0] == pytest.approx(own * ((6 + 12 / 4) / 2 - 18 / 8))
+    assert states[1] - states[0] == pytest.approx(expert_parameters * ((6 + 12 / 4) / 2 - 18 / 8))
 
 
 def test_the_fullest_rank_sets_the_time(experts):
@@ -74,11 +74,11 @@ def test_the_fullest_rank_keeps_and_buffers_what_it_receives(experts):
     """Of each copy of a token: 2 h of its input, 6 f of a gated MLP, in proportion."""
     columns = {"blocks": experts.blocks, "dp": 8, "ep": 8, "imbalance": [1, 1.5, 2]}
     experts = replace(experts, vocab_size=128.0)  # the loss needs less than a layer
-    found = step(experts, load_system("h100_80g_dgx"), DesignPoints.of(**columns))
+    actual = step(experts, load_system("h100_80g_dgx"), DesignPoints.of(**columns))
     copies = experts.seq_len * experts.moe_topk * experts.num_layers
     kept = copies * (2 * experts.hidden_size + 6 * experts.moe_ffn_hidden_size)
-    np.testing.assert_allclose(np.diff(found.activations_memory), kept / 2, rtol=1e-12)
-    first, second = np.diff(found.buffers_memory)
+    np.testing.assert_allclose(np.diff(actual.activations_memory), kept / 2, rtol=1e-12)
+    first, second = np.diff(actual.buffers_memory)
     assert first > 0
     assert second == pytest.approx(first)
 
@@ -147,19 +147,19 @@ def test_peaks_that_megatron_lm_logs_are_met(columns, logged):
     """Activations, logits and the loss of 12 layers with 512 features and dropout, 4 sequences of 1,024 tokens."""
     model = ModelShape(num_layers=12, hidden_size=512, num_attention_heads=8, seq_len=1024, vocab_size=50304)
     design = DesignPoints.of(micro_batch_size=4, dp=8 / columns["tp"], **columns)
-    found = step(model, load_system("h100_80g_dgx"), design)
-    beside = (found.activations_memory + found.buffers_memory).item() - WORKSPACE_BYTES
+    actual = step(model, load_system("h100_80g_dgx"), design)
+    beside = (actual.activations_memory + actual.buffers_memory).item() - WORKSPACE_BYTES
     assert math.isclose(beside, logged, rel_tol=0.03)
 
 
 @pytest.mark.parametrize(("word", "size"), CROSS_ENTROPY.items())
 def test_logits_take_the_bytes_of_the_kernels_of_the_loss(word, size, gqa):
     """A million entries more cost each token a million logits."""
-    found = [
+    actual = [
         step(replace(gqa, vocab_size=entries), load_system("h100_80g_dgx"), DesignPoints.of(cross_entropy=word))
         for entries in (2e6, 3e6)
     ]
-    assert np.diff([one.buffers_memory.item() for one in found]) == pytest.approx(size * gqa.seq_len * 1e6)
+    assert np.diff([one.buffers_memory.item() for one in actual]) == pytest.approx(size * gqa.seq_len * 1e6)
 
 
 def test_the_compiled_loss_reads_logits_once_in_each_direction():

@@ -64,15 +64,15 @@ def test_each_module_frees_what_the_table_says_and_needs_it_while_it_runs(model)
     has_dense = not any(kernel.of_experts for kernel in dense.kernels)
     has_experts = any(kernel.of_experts for kernel in routed.kernels)
     base = {"tp": tp, "micro_batch_size": 2, "sequence_parallel": 1}
-    own = {*DesignPoints.domains(shape.blocks)}
+    known = {*DesignPoints.domains(shape.blocks)}
     for module, freed in table.items():
         column = f"recompute_{module}"
-        if column not in own:
-            assert not any(amount for amount, there in zip(freed, (has_dense, has_experts), strict=True) if there)
+        if column not in known:
+            assert not any(amount for amount, has in zip(freed, (has_dense, has_experts), strict=True) if has)
             continue
         design = designs(shape, **base, **{column: [0, 1]})
-        for layer, amount, there in ((dense, freed[0], has_dense), (routed, freed[1], has_experts)):
-            if there:
+        for layer, amount, has in ((dense, freed[0], has_dense), (routed, freed[1], has_experts)):
+            if has:
                 memory = layer_memory(ranks_of(shape, design), layer)
                 kept, working = (np.broadcast_to(values, 2) for values in (memory.kept, memory.working))
                 assert kept[0] - kept[1] == pytest.approx(amount * tokens / tp, rel=1e-9, abs=1e-3), module
@@ -145,10 +145,10 @@ def test_modules_of_one_layer_add_up(links):
 
     freed = {name: kept() - kept(**{name: 1}) for name in names}
     for chosen in rng.integers(0, 2, (10, len(names))).astype(bool):
-        own = [name for name, there in zip(names, chosen, strict=True) if there]
-        columns = dict.fromkeys(own, 1)
-        assert again(model, links, **columns).total_time == pytest.approx(sum(alone[n] for n in own))
-        assert kept() - kept(**columns) == pytest.approx(sum(freed[name] for name in own))
+        switches = [name for name, taken in zip(names, chosen, strict=True) if taken]
+        columns = dict.fromkeys(switches, 1)
+        assert again(model, links, **columns).total_time == pytest.approx(sum(alone[n] for n in switches))
+        assert kept() - kept(**columns) == pytest.approx(sum(freed[name] for name in switches))
 
 
 def test_the_published_set_of_deepseek_v3_frees_half_of_a_layer():
@@ -156,14 +156,14 @@ def test_the_published_set_of_deepseek_v3_frees_half_of_a_layer():
     model = load_model("deepseek_v3")
     published = dict.fromkeys(("recompute_layernorm", "recompute_mla_up_proj", "recompute_moe_act"), 1)
     layout = {"pp": 16, "dp": 128, "ep": 64, "gradient_accumulation_steps": 120, "zero": 1}
-    none, some = (
+    none, subset = (
         step(model, load_system("h800_80g_dgx"), designs(model, **layout, **more)) for more in ({}, published)
     )
     layers, in_flight = 4, 15  # of the second stage, which is the fullest: the first has three dense ones
     of_layer = 4 * 7168 + 4 * 128 * (128 + 64) + 2 * 128 * 128 + 2 * 8 * 2048
     freed = in_flight * layers * of_layer * model.seq_len
-    assert none.activations_memory - some.activations_memory == pytest.approx(freed)
-    assert none.step_time < some.step_time < 1.06 * none.step_time
+    assert none.activations_memory - subset.activations_memory == pytest.approx(freed)
+    assert none.step_time < subset.step_time < 1.06 * none.step_time
     assert 0.4 < (freed / none.activations_memory).item() < 0.6
 
 
@@ -189,18 +189,18 @@ def test_the_first_layers_of_each_chunk_are_recomputed(model, pp, vpp):
     sequence = [kind for kind, count in shape.sequence for _ in range(int(count))]
     stages = every_stage(shape, design)
     sizes = [stage.num_layers.item() for stage in stages]
-    found = {(rank, kind): 0 for rank in range(pp) for kind in shape.kinds}
+    actual = {(rank, kind): 0 for rank in range(pp) for kind in shape.kinds}
     for chunk in range(pp * vpp):
         rank, turn = chunk % pp, chunk // pp
-        own = sizes[rank] // vpp + (turn < sizes[rank] % vpp)
-        mine, sequence = sequence[: int(own)], sequence[int(own) :]
+        of_chunk = sizes[rank] // vpp + (turn < sizes[rank] % vpp)
+        mine, sequence = sequence[: int(of_chunk)], sequence[int(of_chunk) :]
         for kind in mine[:leading]:
-            found[rank, kind] += 1
+            actual[rank, kind] += 1
     assert not sequence
     for rank, stage in enumerate(stages):
         shares = stage.recomputed_shares
         counts = [(share * count).item() for share, count in zip(shares, stage.layers, strict=True)]
-        assert counts == pytest.approx([found[rank, kind] for kind in shape.kinds])
+        assert counts == pytest.approx([actual[rank, kind] for kind in shape.kinds])
 
 
 def test_layers_that_are_not_recomputed_keep_everything():
@@ -227,8 +227,8 @@ def test_layers_that_are_not_recomputed_keep_everything():
 @pytest.mark.parametrize("model", ["gpt_22b", "llama3_8b", "mixtral_8x7b", "deepseek_v2_lite"])
 def test_another_module_never_takes_less_time_or_more_memory(model):
     shape, system, rng = load_model(model), load_system("h100_80g_dgx"), np.random.default_rng(5)
-    own = [column for column in SWITCHES if column in DesignPoints.domains(shape.blocks)]
-    few = {column: rng.integers(0, 2, 60) for column in own}
+    switches = [column for column in SWITCHES if column in DesignPoints.domains(shape.blocks)]
+    few = {column: rng.integers(0, 2, 60) for column in switches}
     more = {column: np.maximum(values, rng.integers(0, 2, 60)) for column, values in few.items()}
     layout = {
         "tp": rng.choice([1, 2, 4], 60), "pp": rng.choice([1, 2, 4], 60), "dp": 4, "sequence_parallel": 1,

@@ -40,16 +40,16 @@ def pipeline_order(schedule: str, p: int, v: int, m: int, n: int = 0) -> list[li
     Stages of DualPipe's second chain, which starts on the last rank, count on from those of the first.
     """
     table = SCHEDULES[schedule].slots(p, v, m, n or p)
-    found: list[list[tuple[int, Action]]] = [[] for _ in range(p)]
+    orders: list[list[tuple[int, Action]]] = [[] for _ in range(p)]
     stages = table.forward.shape[1]
     for (chain, stage, micro), slot in np.ndenumerate(table.forward):
         weight = int(table.weight[chain, stage, micro])
         actions = {"F": int(slot), "A" if weight == NONE else "B": int(table.backward[chain, stage, micro])}
         actions |= {} if weight == NONE else {"W": weight}
-        place = chain * stages + stage
-        found[table.rank[chain, stage]] += [(when, (kind, place, micro)) for kind, when in actions.items()]
+        position = chain * stages + stage
+        orders[table.rank[chain, stage]] += [(when, (kind, position, micro)) for kind, when in actions.items()]
     entries: list[list[tuple[Action, ...]]] = []
-    for timed in found:
+    for timed in orders:
         by_slot: dict[int, tuple[Action, ...]] = {}
         for when, action in sorted(timed, key=lambda one: (one[0], "FBAW".index(one[1][0]))):
             by_slot[when] = (*by_slot.get(when, ()), action)
@@ -65,10 +65,10 @@ def predicted(table: pd.DataFrame) -> pd.DataFrame:
         weight_gradient_time=table.w, message_time=table.comm, pair_time=table.pair,
         stage_scale=scales(table.stage_scale, int(table.p.max())) if "stage_scale" in table else None,
     )  # fmt: skip
-    found = pd.DataFrame(times.columns())
-    found["bubble_rate_of_span"] = 1 - table.m * table.v * (table.f + table.b + table.w) / found.span
-    found["idle_rate"] = found.idle / found.makespan
-    return found
+    predictions = pd.DataFrame(times.columns())
+    predictions["bubble_rate_of_span"] = 1 - table.m * table.v * (table.f + table.b + table.w) / predictions.span
+    predictions["idle_rate"] = predictions.idle / predictions.makespan
+    return predictions
 
 
 def timed(schedule: str, p: float, m: Any, v: Any = 1, **more: Any) -> PipelineTimes:
@@ -84,19 +84,19 @@ def chunks(schedule: str) -> int:
 
 def test_figures_of_the_sources():
     """Zero bubble, tables 2, 5 and 9; DeepSeek-V3, table 2; Narayanan 2021; Korthikanti 2022; Primus."""
-    found = predicted(PUBLISHED)
+    actual = predicted(PUBLISHED)
     assert len(PUBLISHED) == 96
     for row, figure in PUBLISHED.iterrows():
-        assert found.loc[row, figure.quantity] == pytest.approx(figure.value, rel=1e-12, abs=figure.tolerance), (
+        assert actual.loc[row, figure.quantity] == pytest.approx(figure.value, rel=1e-12, abs=figure.tolerance), (
             figure.tolist()
         )
 
 
 def test_cases_of_another_simulator():
     assert len(SIMULATED) == 108
-    found = predicted(SIMULATED)
+    actual = predicted(SIMULATED)
     for name in FIGURES:
-        np.testing.assert_allclose(found[name], SIMULATED[name], rtol=1e-12, atol=1e-9, err_msg=name)
+        np.testing.assert_allclose(actual[name], SIMULATED[name], rtol=1e-12, atol=1e-9, err_msg=name)
 
 
 @pytest.mark.skipif(not GOLDEN.exists(), reason="not in this checkout; its rows are in tests/data")
@@ -145,7 +145,7 @@ def test_a_scalar_simulator_says_the_same(seed, most):
     comm = rng.choice([0, 0.1, 0.7], len(cases))
     pair[::2] = np.nan
     scale = np.where(rng.random((len(cases), 1)) < 0.5, rng.uniform(0.8, 1.3, (len(cases), 8)), 1.0)
-    found = pipeline_times(
+    actual = pipeline_times(
         schedule=schedule, pp=p, vpp=v, gradient_accumulation_steps=m, group_size=n, forward_time=f,
         input_gradient_time=b, weight_gradient_time=w, message_time=comm, pair_time=pair, stage_scale=scale,
     ).columns()  # fmt: skip
@@ -155,7 +155,7 @@ def test_a_scalar_simulator_says_the_same(seed, most):
             f=f[row], b=b[row], w=w[row], comm=comm[row],
             pair=None if np.isnan(pair[row]) else pair[row], scale=scale[row].tolist(),
         )  # fmt: skip
-        assert {name: found[name][row] for name in FIGURES} == pytest.approx(expected, rel=1e-9, abs=1e-9), case
+        assert {name: actual[name][row] for name in FIGURES} == pytest.approx(expected, rel=1e-9, abs=1e-9), case
 
 
 #: Closed forms of equal ranks without messages: idle time where it is exact, as of p, m, v and passes.
@@ -166,8 +166,8 @@ IDLE = cases(__file__, "IDLE")
 def test_idle_time_in_closed_form(schedule, v, p, m, passes, idle, in_span):
     """Where ranks are equal and messages take no time. [Qi2024], [DeepSeek2024], [Narayanan2021]"""
     f, b, w = passes
-    found = timed(schedule, p, m, v, forward_time=f, input_gradient_time=b, weight_gradient_time=w)
-    assert (found.idle_in_span if in_span else found.idle).item() == pytest.approx(idle)
+    actual = timed(schedule, p, m, v, forward_time=f, input_gradient_time=b, weight_gradient_time=w)
+    assert (actual.idle_in_span if in_span else actual.idle).item() == pytest.approx(idle)
 
 
 @pytest.mark.parametrize("schedule", ORDERS)
@@ -176,16 +176,16 @@ def test_laws(schedule):
     m, v = 12 * np.arange(1, 9), chunks(schedule)
     scale = np.array([[1.0, 0.9, 1.2, 1.1, 1.0, 1.3]])
     given = {"message_time": 0.5, "pair_time": 13.0, "stage_scale": scale}
-    found = timed(schedule, 6, m, v, **given)
+    actual = timed(schedule, 6, m, v, **given)
     for slower in ({"message_time": 0.6}, {"stage_scale": scale + 0.1}, {"forward_time": F + 1}):
-        assert (timed(schedule, 6, m, v, **given | slower).makespan >= found.makespan).all()
+        assert (timed(schedule, 6, m, v, **given | slower).makespan >= actual.makespan).all()
     names = ("forward_time", "input_gradient_time", "weight_gradient_time", "message_time", "pair_time")
     longer = {name: 7 * time for name, time in zip(names, (F, B, W, 0.5, 13.0), strict=True)}
-    np.testing.assert_allclose(timed(schedule, 6, m, v, **given | longer).span, 7 * found.span)
-    assert (np.diff(found.makespan) > 0).all()
-    assert (found.idle >= 0).all()
-    assert (found.idle_in_span <= found.idle).all()
-    assert (found.peak_until_w >= found.peak_until_b).all()
+    np.testing.assert_allclose(timed(schedule, 6, m, v, **given | longer).span, 7 * actual.span)
+    assert (np.diff(actual.makespan) > 0).all()
+    assert (actual.idle >= 0).all()
+    assert (actual.idle_in_span <= actual.idle).all()
+    assert (actual.peak_until_w >= actual.peak_until_b).all()
     alone = timed(schedule, 1, m, v) if schedule != "dualpipe" else None
     assert alone is None or (alone.idle == 0).all()
 
@@ -219,12 +219,12 @@ def test_long_pipelines_by_their_beginning_and_end_are_those_run_in_full():
         scale = np.ones((60, 6))
         scale[:, 5], scale[::3] = rng.uniform(0.9, 1.4, 60), rng.uniform(0.99, 1.01, (20, 6))
         comm = rng.uniform(0, 1, 60)
-        found = timed(schedule, 6, 240, v, message_time=comm, stage_scale=scale)
+        actual = timed(schedule, 6, 240, v, message_time=comm, stage_scale=scale)
         passes = TimedPasses(
             forward=F * scale, backward=B * scale, weight=W * scale, pair=(F + B + W) * scale, message=comm
         )
         ends = ends_of_ranks([order(schedule, 6, v, 240, 6)], [np.arange(60)], passes)
-        np.testing.assert_allclose(found.makespan, ends.end.max(axis=1), rtol=1e-10)
+        np.testing.assert_allclose(actual.makespan, ends.end.max(axis=1), rtol=1e-10)
 
 
 @pytest.mark.parametrize(("wrong", "message"), cases(__file__, "MISTAKES"))

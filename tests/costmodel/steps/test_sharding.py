@@ -36,7 +36,7 @@ def gpt3_175b():
 def test_there_are_1728_assignments():
     """Of nine kernels with two or three options each, and each has a number of its own."""
     options = [*EVERY.options.values()]
-    assert EVERY.count == np.prod([len(own) for own in options]) == 1728
+    assert EVERY.count == np.prod([len(choices) for choices in options]) == 1728
     assert [tuple(EVERY.words(number).values()) for number in NUMBERS] == [*itertools.product(*options)]
     assert [EVERY.number(EVERY.words(number)) for number in NUMBERS] == NUMBERS.tolist()
 
@@ -77,8 +77,8 @@ def test_the_whole_layer_alone_is_what_it_says():
     context = (qkv[:, :, 0] + 2 * qkv[:, :, 1] + 3 * qkv[:, :, 2]).reshape(4, 12)
     middle = x + context @ w["projection"]
     expected = middle + ((middle - middle.mean(1, keepdims=True)) @ w["mlp_up"]) ** 2 @ w["mlp_down"]
-    found = ShardedLayer(ranks_of(MODEL, assigned(NUMBERS[:1], tp=1)), w).forward(x)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    actual = ShardedLayer(ranks_of(MODEL, assigned(NUMBERS[:1], tp=1)), w).forward(x)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("switch", [False, True])
@@ -104,7 +104,7 @@ def test_bytes_of_megatrons_assignments(name, passes, gpt):
     sent = [sent_bytes(ranks_of(gpt, design), edge) for edge in DECODER.edges]
     unit = 2 * 3 * gpt.seq_len * gpt.hidden_size * (1 - 1 / design.tp)
     for direction, expected in enumerate(passes):
-        assert sum(each[direction] for each in sent) == pytest.approx(expected * unit)
+        assert sum(message[direction] for message in sent) == pytest.approx(expected * unit)
 
 
 LAYOUTS = [
@@ -122,9 +122,9 @@ def test_solving_finds_what_trying_everything_finds(layout, model_name, request,
     system = toy_system.with_quantities({"host_dispatch": 0.0})
     layout = {**layout, "pp": 2, "gradient_accumulation_steps": 4}
     every = step(model, system, assigned(**layout))
-    found = step(model, system, DesignPoints.of(sharding="solve", **layout))
-    assert found.peak_memory[0] < system.dram.capacity
-    assert found.step_time[0] == pytest.approx(every.step_time.min(), rel=1e-12)
+    actual = step(model, system, DesignPoints.of(sharding="solve", **layout))
+    assert actual.peak_memory[0] < system.dram.capacity
+    assert actual.step_time[0] == pytest.approx(every.step_time.min(), rel=1e-12)
 
 
 @pytest.mark.parametrize("model_name", ["gpt", "llama"])
@@ -169,8 +169,8 @@ def test_solving_finds_the_fastest_that_fits(model_name, request, toy_system):
         capacity = least + share * (fastest - least)
         fits = (every.peak_memory <= capacity) | (share < 0)  # where none fits, any may be taken
         system = slow.with_quantities({"dram_capacity": capacity})
-        found = step(model, system, DesignPoints.of(sharding="solve", **layout))
-        assert found.step_time[0] == pytest.approx(every.step_time[fits].min(), rel=1e-12)
+        actual = step(model, system, DesignPoints.of(sharding="solve", **layout))
+        assert actual.step_time[0] == pytest.approx(every.step_time[fits].min(), rel=1e-12)
 
 
 def test_only_shares_of_one_size_are_solved_for(gpt, toy_system):

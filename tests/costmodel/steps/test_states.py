@@ -97,22 +97,22 @@ def test_what_copies_send(small, links):
         links.with_quantities({f"{tier}_energy": 0.0}) for tier in ("fabric", "node")
     )  # fmt: skip
     base = {"dp": 16, "gradient_accumulation_steps": m, "shard_replicas": copies}
-    own = small.num_parameters
+    parameters = small.num_parameters
     for zero, sent in ((1, GRADIENT + WEIGHT), (2, m * GRADIENT + WEIGHT), (3, m * (GRADIENT + 2 * WEIGHT))):
         node, fabric = (
             (step(small, system, DesignPoints.of(**base, zero=zero)).link_energy / 16).item()
             for system in (inside, outside)
         )
-        assert node == pytest.approx(own * sent * 7 / 8)
-        assert fabric == pytest.approx(2 * (copies - 1) / copies * own * GRADIENT / 8)
+        assert node == pytest.approx(parameters * sent * 7 / 8)
+        assert fabric == pytest.approx(2 * (copies - 1) / copies * parameters * GRADIENT / 8)
 
 
 def test_experts_have_copies_of_their_own(experts, h100):
     """Of 4 replicas of an expert 2 copies: shares of 2, beside shares of 8 of all else."""
     base = {"dp": 16, "ep": 4, "zero": 3}
-    own = 3 * experts.hidden_size * experts.moe_ffn_hidden_size * experts.num_experts * experts.num_layers / 4
+    owned = 3 * experts.hidden_size * experts.moe_ffn_hidden_size * experts.num_experts * experts.num_layers / 4
     kept = [state_memory(experts, h100, **base, shard_replicas=copies) for copies in (1, 2)]
-    assert kept[1] == pytest.approx(((kept[0] - 18 * own / 4) * 16) / 8 + 18 * own / 2)
+    assert kept[1] == pytest.approx(((kept[0] - 18 * owned / 4) * 16) / 8 + 18 * owned / 2)
 
 
 # --- What hides ------------------------------------------------------------------------------------------
@@ -121,8 +121,8 @@ def test_experts_have_copies_of_their_own(experts, h100):
 def exposed_by_events(exchange, compute):
     """Layers one after the other: each waits for its own weights, gathered while the layer before ran."""
     link, chip = exchange[0], exchange[0]  # the first gather
-    for own, following in zip(compute, [*exchange[1:], 0.0], strict=True):
-        link, chip = max(link, chip) + following, max(chip, link) + own
+    for time, following in zip(compute, [*exchange[1:], 0.0], strict=True):
+        link, chip = max(link, chip) + following, max(chip, link) + time
     return max(chip, link) - sum(compute)
 
 
@@ -194,11 +194,11 @@ def test_weights_that_stay_are_gathered_once_where_micro_batches_interleave(smal
         return ((resharded - kept) / base["dp"] / base.get("pp", 1)).item()
 
     first = [0.0, 0.0]
-    for place, pp in enumerate((1, 4)):
+    for index, pp in enumerate((1, 4)):
         layers = small.num_layers / pp
-        own = layers * small.layer_parameters(small.sequence[0][0]) + small.embedding_parameters * (pp == 1)
-        own += small.head_parameters + small.norm_parameters  # of the last stage, which is done last
-        first[place] = own * WEIGHT * 7 / 8
+        parameters = layers * small.layer_parameters(small.sequence[0][0]) + small.embedding_parameters * (pp == 1)
+        parameters += small.head_parameters + small.norm_parameters  # of the last stage, which is done last
+        first[index] = parameters * WEIGHT * 7 / 8
     assert gathered() == pytest.approx(first[0] * m)
     assert gathered(pp=4) == pytest.approx(first[1] * (2 * m - 1))
 
@@ -241,11 +241,11 @@ def test_the_fullest_owner_is_the_first_whom_matrices_are_dealt(owners, small):
     design = DesignPoints.of(dp=owners, zero=1, optimizer="muon")
     stage = Stage((small.num_layers * np.ones(1), np.ones(1), np.ones(1)), np.zeros(1))
     matrices = weight_matrices(small)
-    found = owned_matrices(run_of(small, design), stage, matrices)
+    actual = owned_matrices(run_of(small, design), stage, matrices)
     deck = [matrix.size for matrix in matrices for _ in range(int(small.num_layers))]
     assert deck == sorted(deck, reverse=True)
     fullest = max(sum(deck[owner::owners]) for owner in range(owners))
-    load = sum(own.item() * matrix.size for matrix, (_, own) in zip(matrices, found, strict=True))
+    load = sum(owned.item() * matrix.size for matrix, (_, owned) in zip(matrices, actual, strict=True))
     assert load == fullest
     assert sum(deck) / owners <= load
 

@@ -39,15 +39,15 @@ def test_memory_equals_a_scalar_recomputation(model_name, request, toy_system):
     model = request.getfixturevalue(model_name)
     every = designs()
     sample = every.take(np.arange(0, every.num_points, 31))
-    found = step(model, toy_system, sample)
+    actual = step(model, toy_system, sample)
     rows = [ScalarStep(model, toy_system, sample, row) for row in range(sample.num_points)]
     expected = [row.memory() for row in rows]
     for name in expected[0]:
-        np.testing.assert_allclose(getattr(found, name), [e[name] for e in expected], rtol=1e-12, err_msg=name)
+        np.testing.assert_allclose(getattr(actual, name), [e[name] for e in expected], rtol=1e-12, err_msg=name)
     reserved = [row.reserved() for row in rows]
-    np.testing.assert_allclose(found.reserved_memory, reserved, rtol=1e-12)
-    whole = [sum(e.values()) + own for e, own in zip(expected, reserved, strict=True)]
-    np.testing.assert_allclose(found.peak_memory, whole, rtol=1e-12)
+    np.testing.assert_allclose(actual.reserved_memory, reserved, rtol=1e-12)
+    whole = [sum(e.values()) + of_rank for e, of_rank in zip(expected, reserved, strict=True)]
+    np.testing.assert_allclose(actual.peak_memory, whole, rtol=1e-12)
 
 
 def test_energies_are_counts_times_unit_energies(gpt, toy_system):
@@ -68,8 +68,8 @@ def test_energies_are_counts_times_unit_energies(gpt, toy_system):
 
 def test_arithmetic_energy_is_that_of_the_model_and_its_optimizer(gpt, toy_system):
     """Unfused, no recomputation: products are the model's, attention in full; others add a few per cent."""
-    found = step(gpt, toy_system, DesignPoints.of(attention="unfused", micro_batch_size=4))
-    flops = found.compute_energy / toy_system.chip.energy_per_flop
+    actual = step(gpt, toy_system, DesignPoints.of(attention="unfused", micro_batch_size=4))
+    flops = actual.compute_energy / toy_system.chip.energy_per_flop
     products = 3 * gpt.forward_flops(causal=False) * 4 * gpt.seq_len
     assert products < flops < 1.05 * products
 

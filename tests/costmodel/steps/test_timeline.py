@@ -47,19 +47,19 @@ def test_every_micro_batch_passes_every_chunk_once_each_way_and_a_stage_does_one
     [events] = timelines(run_of(load_model("gpt3_175b"), designed(schedule, vpp), a100))
     stages = np.arange(4)
     for kind in ("forward", "backward"):
-        own = events.take(events.kind == KINDS.index(kind))
+        selected = events.take(events.kind == KINDS.index(kind))
         chunks = 2 if schedule == "dualpipe" else vpp
         passes = 4 * 24 * vpp
-        assert own.num_points == passes
-        rows, _ = distinct_rows(own.stage, own.chunk, own.micro_batch)
+        assert selected.num_points == passes
+        rows, _ = distinct_rows(selected.stage, selected.chunk, selected.micro_batch)
         assert rows.size == passes
-        assert set(own.stage) == {*stages}
-        assert set(own.chunk) == {*range(chunks)}
+        assert set(selected.stage) == {*stages}
+        assert set(selected.chunk) == {*range(chunks)}
     for stage in stages:
-        own = events.take(events.stage == stage)
-        alone, _ = distinct_rows(own.start, own.end)  # of passes that overlap both have one place
-        own = own.take(np.sort(alone))
-        assert (own.start[1:] >= own.end[:-1] * (1 - 1e-12)).all()
+        selected = events.take(events.stage == stage)
+        alone, _ = distinct_rows(selected.start, selected.end)  # of passes that overlap both have one place
+        selected = selected.take(np.sort(alone))
+        assert (selected.start[1:] >= selected.end[:-1] * (1 - 1e-12)).all()
     assert (sum(getattr(events, name) for name in EXPOSED) <= (events.end - events.start) * (1 + 1e-9)).all()
 
 

@@ -91,8 +91,8 @@ def dispatched(how: str, ep: int, etp: int, tokens: list[tuple[int, ...]], node_
                 rows[holder] += 1
     for first in range(0, ranks, etp):
         for i in range(etp):
-            here, there = first + i, first + (i + 1) % etp
-            sent[here, there] += rows[first : first + etp].sum() - rows[there]
+            here, target = first + i, first + (i + 1) % etp
+            sent[here, target] += rows[first : first + etp].sum() - rows[target]
     return without_own(sent)
 
 
@@ -110,7 +110,7 @@ def on_tiers(sent: np.ndarray, node_size: int) -> list[float]:
 
 def model_bytes(model: ModelShape, ep: int, etp: int, tokens: int, node_size: int, how: str, **columns) -> list[float]:
     """The same by the cost model."""
-    found = []
+    actual = []
     tp = 2 if etp % 2 == 0 else 1
     shape = replace(model, seq_len=float(tokens * tp))
     design = DesignPoints.of(
@@ -122,8 +122,8 @@ def model_bytes(model: ModelShape, ep: int, etp: int, tokens: int, node_size: in
         energies["node_in_switch"] = 0.0  # rings
         system = load_system("h100_80g_dgx").with_quantities({"node_size": float(node_size), **energies})
         cost = expert_parallel(ranks_of(shape, design, system))
-        found.append(float(np.broadcast_to(cost.link_energy, (1,))[0]))
-    return found
+        actual.append(float(np.broadcast_to(cost.link_energy, (1,))[0]))
+    return actual
 
 
 PLACES = [(1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (2, 2), (4, 2), (2, 4)]

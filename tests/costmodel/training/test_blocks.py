@@ -88,15 +88,15 @@ OTHER_WORDS = {
 def test_kernels_are_named_where_they_are_described():
     """Few strings name a kernel of a layer, the embedding or the head: all else is derived."""
     names = {kernel.name for block in (*BLOCKS, EMBEDDING, HEAD) for kernel in block.kernels}
-    package, found = Path(costmodel.__file__).parents[1], []
+    package, actual = Path(costmodel.__file__).parents[1], []
     quoted = re.compile(f"[\"']({'|'.join(sorted(names))})[\"']")
     for path in sorted([*package.glob("costmodel/**/*.py"), *package.glob("dse/**/*.py")]):
         text = path.read_text()
         if OTHER_WORDS.isdisjoint({path.stem, *path.parent.parts}) and quoted.search(text):
             nodes = ast.walk(ast.parse(text))
             words = [node.value for node in nodes if isinstance(node, ast.Constant)]
-            found += [(path.name, word) for word in words if isinstance(word, str) and word in names]
-    assert 0 < len(found) < 60, found
+            actual += [(path.name, word) for word in words if isinstance(word, str) and word in names]
+    assert 0 < len(actual) < 60, actual
 
 
 @pytest.mark.parametrize("name", ["gpt", "llama"])
@@ -109,13 +109,13 @@ def test_side_by_side_a_layer_has_all_but_a_norm(name, request, toy_system):
     design = DesignPoints.of(tp=[1, 2, 8], micro_batch_size=3)
     flops = [
         total(gemms.count * gemms.batch * gemms.m * gemms.n * gemms.k)
-        for gemms in (transformer_gemms(ranks_of(own, design)) for own in (model, other))
+        for gemms in (transformer_gemms(ranks_of(shape, design)) for shape in (model, other))
     ]
     assert flops[0].tolist() == flops[1].tolist()
     one, two = step(model, toy_system, design), step(other, toy_system, design)
     assert np.all(two.forward_time < one.forward_time)
     # A norm keeps its input, and what comes after it the norm's output: s b h elements of two bytes each.
-    kept = [layer_memory(ranks_of(own, design), layer).kept for own, layer in ((model, DECODER), (other, LAYER))]
+    kept = [layer_memory(ranks_of(shape, design), layer).kept for shape, layer in ((model, DECODER), (other, LAYER))]
     masks = 1 if model.dropout else 0
     assert (kept[0] - kept[1]).tolist() == [3 * model.seq_len * model.hidden_size * (4 + masks)] * 3
 
@@ -191,15 +191,15 @@ def test_every_layer_is_on_one_stage(layers, pp, vpp):
     """Of each kind as many as the model has; each stage in all as in closed form."""
     model = ModelShape(num_layers=layers, hidden_size=64, num_attention_heads=4)
     first = layers // 3
-    own = mixed(model, first)
-    stages = every_stage(own, DesignPoints.of(pp=pp, vpp=vpp))
+    mixed_model = mixed(model, first)
+    stages = every_stage(mixed_model, DesignPoints.of(pp=pp, vpp=vpp))
     counts = np.array([[kind.item() for kind in stage.layers] for stage in stages])
     assert counts.sum(axis=0).tolist() == [first, layers - first]
-    each = stage_layers(layers, pp, vpp, np.arange(pp))
-    assert counts.sum(axis=1).tolist() == each.tolist()
-    assert each.sum() == layers
-    assert each[1:-1].max(initial=0) == (each[1] if pp > 2 else 0)  # no inner stage has more than the second
-    assert each[0] <= each[-1]
+    dealt = stage_layers(layers, pp, vpp, np.arange(pp))
+    assert counts.sum(axis=1).tolist() == dealt.tolist()
+    assert dealt.sum() == layers
+    assert dealt[1:-1].max(initial=0) == (dealt[1] if pp > 2 else 0)  # no inner stage has more than the second
+    assert dealt[0] <= dealt[-1]
     if vpp == 1:  # and they follow one another in the order of the model
         assert np.flatnonzero(counts[:, 0]).tolist() == [*range(np.count_nonzero(counts[:, 0]))]
 

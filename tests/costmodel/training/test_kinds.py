@@ -47,7 +47,7 @@ layers = pytest.mark.parametrize(
 
 def test_a_kind_without_an_answer_does_not_load():
     norm = KINDS["norm"]
-    answers = {each.name: getattr(norm, each.name) for each in fields(KernelKind)}
+    answers = {member.name: getattr(norm, member.name) for member in fields(KernelKind)}
     for name in answers:
         with pytest.raises(TypeError, match=name):
             KernelKind(**{other: value for other, value in answers.items() if other != name})
@@ -67,13 +67,13 @@ def test_every_kind_has_an_answer_to_every_question(kind):
     design = DesignPoints.of(blocks=layer.blocks, tp=2, cp=2, ep=2, sequence_parallel=1)
     rank = SplitByFirst(ranks_of(model_of(layer), design))
     kernel = Kernel("kernel", kind, "hidden", "hidden", "column" if kind.matrix and kind.matrix.split else "", ())
-    assert {own.name for own in kind.products(rank, kernel)} == {*kernel.products}
-    for own in kind.products(rank, kernel):
-        assert all(np.all(np.asarray(size) > 0) for size in (*own.size, own.batch))
-    for each in kind.pointwise(rank, kernel):
-        assert each.of_pass in ("forward", "activation_gradient", "weight_gradient")
-        assert np.all(each.elements >= 0)
-        assert each.tensors > 0
+    assert {product.name for product in kind.products(rank, kernel)} == {*kernel.products}
+    for product in kind.products(rank, kernel):
+        assert all(np.all(np.asarray(size) > 0) for size in (*product.size, product.batch))
+    for kernel_pass in kind.pointwise(rank, kernel):
+        assert kernel_pass.of_pass in ("forward", "activation_gradient", "weight_gradient")
+        assert np.all(kernel_pass.elements >= 0)
+        assert kernel_pass.tensors > 0
     assert EVERYTHING.kernel_parameters(kernel) >= EVERYTHING.kernel_parameters(kernel, active=True) >= 0
     assert EVERYTHING.multiply_adds(kernel, causal=True) <= EVERYTHING.multiply_adds(kernel, causal=False)
     assert np.all(kind.kept.input(rank, kernel) >= 0)
@@ -103,8 +103,8 @@ def test_every_layer_is_priced_split_and_kept(layer):
     """Tensor parallelism, ZeRO, pipelines and recomputation of any kind of layer: numbers, in their order."""
     model, system = model_of(layer), load_system("h100_80g_dgx")
     recomputed = ["none", "full"]
-    some = DesignPoints.of(blocks=layer.blocks, tp=[1, 2], dp=8, zero=[0, 3], pp=[1, 2])
-    assert np.isfinite(step(model, system, some).step_time).all()
+    points = DesignPoints.of(blocks=layer.blocks, tp=[1, 2], dp=8, zero=[0, 3], pp=[1, 2])
+    assert np.isfinite(step(model, system, points).step_time).all()
     again = step(model, system, DesignPoints.of(blocks=layer.blocks, recompute=recomputed))
     assert again.activations_memory[1] < again.activations_memory[0]
     assert again.recompute_time[1] > again.recompute_time[0] == 0

@@ -169,11 +169,11 @@ def megatron_flops(model, tokens):
 def test_model_flops_and_mfu_are_those_of_megatron(name, seq_len):
     """Causal attention counts half, and a window the keys in it."""
     model, system = replace(load_model(name), seq_len=seq_len), load_system("h100_80g_dgx")
-    found = step(model, system, DesignPoints.of(tp=8, cp=4, pp=[1, 2], micro_batch_size=1))
+    actual = step(model, system, DesignPoints.of(tp=8, cp=4, pp=[1, 2], micro_batch_size=1))
     flops = megatron_flops(model, seq_len)
-    np.testing.assert_allclose(found.model_flops, flops, rtol=1e-12)
-    peak = found.world_size * 989.4e12  # NVIDIA H100 SXM, dense
-    np.testing.assert_allclose(found.mfu, flops / found.step_time / peak, rtol=1e-3)
+    np.testing.assert_allclose(actual.model_flops, flops, rtol=1e-12)
+    peak = actual.world_size * 989.4e12  # NVIDIA H100 SXM, dense
+    np.testing.assert_allclose(actual.mfu, flops / actual.step_time / peak, rtol=1e-3)
 
 
 def test_norms_are_counted_where_they_stand():

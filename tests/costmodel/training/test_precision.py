@@ -18,7 +18,7 @@ from tests.support.cases import cases
 from tests.support.commands import stderr_of
 from tests.support.runs import designs, ranks_of
 
-NARROW = [word for word, own in FORMATS.items() if own.units]
+NARROW = [word for word, number_format in FORMATS.items() if number_format.units]
 #: Bytes of an element and its scale, as the recipes of the formats say.
 BYTES = {"fp8_tensorwise": 1, "fp8_blockwise": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
 #: Of a weight: blocks of 128 x 128 share an fp32 scale.
@@ -138,12 +138,12 @@ def test_casts_of_the_traced_pair_are_of_the_measured_size():
     model = load_model("deepseek_v3")
     run = ranks_of(model, designs(model, dp=128, ep=64, precision="fp8_blockwise"), load_system("h800_80g_dgx"))
     table = cost_table(run)
-    own = [
+    casts_of_pair = [
         time
         for label, time in zip(table.pointwise.labels, table.pointwise_times[0], strict=True)
         if label.part == "layer 1" and label.name.endswith(("_cast", "_transpose", "_maximum"))
     ]
-    assert 13e-3 / 2 < 4 * sum(own) < 13e-3 * 2
+    assert 13e-3 / 2 < 4 * sum(casts_of_pair) < 13e-3 * 2
 
 
 def test_weights_are_cast_once_a_step_and_gathered_ones_for_each_pass(dense):
@@ -229,10 +229,10 @@ def test_gradients_reduced_in_16_bits_are_kept_so(dense):
 
 def sent(model, links, **columns):
     """Bytes that a rank sends in a step, in parts of (D - 1)/D."""
-    each = [
+    sizes = [
         step(model, links, designs(model, **{"dp": dp, "zero": 1, **columns})).link_energy.item() / dp for dp in (8, 1)
     ]
-    return (each[0] - each[1]) / (7 / 8)
+    return (sizes[0] - sizes[1]) / (7 / 8)
 
 
 @pytest.mark.parametrize("precision", NARROW)
@@ -257,8 +257,8 @@ def test_blockwise_tokens_go_to_experts_in_8_bits_and_come_back_in_16(dispatcher
         for word in FORMATS
     }
     for word, energy in energies.items():
-        there = BYTES[word] if word == "fp8_blockwise" else 2.0
-        assert energy / energies["bf16"] == pytest.approx((there + 2) / 4), word
+        sent_bytes = BYTES[word] if word == "fp8_blockwise" else 2.0
+        assert energy / energies["bf16"] == pytest.approx((sent_bytes + 2) / 4), word
 
 
 # -- systems ---------------------------------------------------------------------------------------------
@@ -272,8 +272,8 @@ def test_a_system_multiplies_few_bits_as_fast_as_its_device(row):
     system = load_system(row["system"])
     chip = system.chip
     for name in ("fp8", "fp4"):
-        printed, found = row[f"{name}_tflops"], chip.columns()[f"{name}_speedup"] * chip.peak_flop_rate / 1e12
-        assert found == pytest.approx(float(printed or 0), rel=3e-3)
+        printed, actual = row[f"{name}_tflops"], chip.columns()[f"{name}_speedup"] * chip.peak_flop_rate / 1e12
+        assert actual == pytest.approx(float(printed or 0), rel=3e-3)
     assert chip.mx_speedup in (0, chip.fp8_speedup)
     if row["measured_fp8_tflops"]:
         edges = (4096.0, 8192.0, 16384.0, 20480.0)

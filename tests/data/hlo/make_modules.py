@@ -98,8 +98,8 @@ def layer(weights, hidden):
 def loss(weights, words):
     """Mean negative log-likelihood of the next word."""
     hidden = weights["table"][words]
-    for own in weights["layers"]:
-        hidden = jax.checkpoint(layer)(own, hidden)
+    for block in weights["layers"]:
+        hidden = jax.checkpoint(layer)(block, hidden)
     likelihood = jax.nn.log_softmax(hidden @ weights["table"].T)
     return -jnp.mean(jnp.take_along_axis(likelihood[:, :-1], words[:, 1:, None], -1))
 

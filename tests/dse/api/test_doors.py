@@ -105,7 +105,7 @@ def test_a_name_that_formulas_have_or_cannot_have_is_refused(name):
 def test_callbacks_get_each_new_trial_once_and_may_stop_the_run():
     study = dse.Study.create(dse.Space.load("gpt3_175b_1024_a100"), "heard", sampler="random")
     heard = []
-    study.run(60, callbacks=[lambda own, trial: heard.append((own.study_name, trial.number))])
+    study.run(60, callbacks=[lambda running, trial: heard.append((running.study_name, trial.number))])
     assert heard == [("heard", number) for number in range(60)]
 
     assert study.run(500, callbacks=[optuna.study.MaxTrialsCallback(100)]).complete == 100

@@ -17,20 +17,20 @@ def fitted(*sets, code=0):
 
 
 def test_what_fits_is_kept_and_the_rest_is_the_best():
-    found = fitted("tp=8", "pp=16")
-    assert found["feasible"] is True
-    assert (found["changed"], found["broken"]) == ({}, {})
+    actual = fitted("tp=8", "pp=16")
+    assert actual["feasible"] is True
+    assert (actual["changed"], actual["broken"]) == ({}, {})
     space = Space.load(SPACE, {"tp": 8, "pp": 16})
     [*designs] = space.legal.enumerate(1 << 20)
     every = evaluate(space, designs[0])
-    assert found["values"]["step_time_s"] == every.values[every.feasible, 0].min()
+    assert actual["values"]["step_time_s"] == every.values[every.feasible, 0].min()
 
 
 def test_as_little_as_can_be_is_changed(small_space):
     """A second method: every design of a small space, one at a time, in plain Python."""
     space = Space.from_text(small_space)
     [designs] = space.legal.enumerate(1 << 20)
-    found = evaluate(space, designs)
+    actual = evaluate(space, designs)
     places = {p.name: {value: n for n, value in enumerate(p.choices)} for p in space.parameters}
     for tp, pp in itertools.product((1, 8), (1, 8)):
         named = {"tp": tp, "pp": pp, "recompute": "none"}
@@ -40,7 +40,7 @@ def test_as_little_as_can_be_is_changed(small_space):
             steps = sum(1 if n == "recompute" else abs(places[n][design[n]] - places[n][v]) for n, v in moved.items())
             return len(moved), steps
 
-        rows = zip(space.decode(designs), found.values.tolist(), found.feasible.tolist(), strict=True)
+        rows = zip(space.decode(designs), actual.values.tolist(), actual.feasible.tolist(), strict=True)
         kept = [(*how_far(design), *values) for design, values, fits in rows if fits]
         fit = nearest_feasible(space, named, rules_for(space))
         assert (len(fit.changed), how_far(fit.params)[1]) == min(kept)[:2]
@@ -48,9 +48,9 @@ def test_as_little_as_can_be_is_changed(small_space):
 
 
 def test_it_says_what_it_changed_and_which_limit_asked_for_it():
-    found = fitted("tp=1", "pp=8", "recompute=none")
-    assert found["broken"]["fits_in_memory"] < 0
-    assert found["changed"]
+    actual = fitted("tp=1", "pp=8", "recompute=none")
+    assert actual["broken"]["fits_in_memory"] < 0
+    assert actual["changed"]
     said = " ".join(stdout_of("fit", SPACE, "--set", "tp=1", "--set", "pp=8", "--set", "recompute=none").split())
     assert "since whatever else is chosen, tp=1 pp=8 recompute=none breaks fits_in_memory by " in said
 

@@ -97,10 +97,10 @@ def test_compare_answers_first_and_limits_decide_the_exit_code(scripts):
     first, *rest = stdout_of(*compare).splitlines()
     assert re.fullmatch(r"new\.sh is [\d.]+ % faster than old\.sh, with [\d.]+ GB more memory\.", first)
     assert any(re.match(r"--tensor-model-parallel-size 8 to 4 +-[\d.]+ s ", line) for line in rest)
-    found = json_of(*compare, "--max-memory", "80GB", "--max-step-time", "15", code=1)
-    assert re.fullmatch(r"new\.sh needs 80\.\d GB, \d+ MB more than the limit of 80 GB", found["exceeded"][0])
-    assert found["exceeded"][1].endswith("more than the limit of 15 s")
-    assert found["step_time_change"] < 0
+    actual = json_of(*compare, "--max-memory", "80GB", "--max-step-time", "15", code=1)
+    assert re.fullmatch(r"new\.sh needs 80\.\d GB, \d+ MB more than the limit of 80 GB", actual["exceeded"][0])
+    assert actual["exceeded"][1].endswith("more than the limit of 15 s")
+    assert actual["step_time_change"] < 0
     assert main([*compare, "--max-memory", "85GB", "--max-step-time", "80 s"]) == 0
 
 
@@ -139,8 +139,8 @@ def test_an_evaluated_launch_file_names_the_next_command(scripts):
 
 
 def test_a_launch_file_is_explained_like_a_trial(scripts):
-    found = json_of("explain", "old.sh", "--system", "h100")
-    assert sum(row["seconds"] for row in found["time"]) == pytest.approx(found["breakdown"]["step_time_s"])
+    actual = json_of("explain", "old.sh", "--system", "h100")
+    assert sum(row["seconds"] for row in actual["time"]) == pytest.approx(actual["breakdown"]["step_time_s"])
     out = stdout_of("explain", "old.sh", "--system", "h100", "--against", "tp=4 pp=8")
     assert "tp 8 to 4, pp 4 to 8. It is faster by" in out
 

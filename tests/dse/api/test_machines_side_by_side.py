@@ -22,7 +22,7 @@ def test_each_combination_is_a_row_and_a_study():
     assert len({row["study"] for row in rows}) == 4
     for row in rows:
         front = dse.Study.load(row["study"]).table.front().records()
-        assert row["values"]["step_time_expected_s"] == min([own["values"]["step_time_expected_s"] for own in front])
+        assert row["values"]["step_time_expected_s"] == min([one["values"]["step_time_expected_s"] for one in front])
     single = dse.plan("llama3_8b", gpus=8, system="b200_180g_dgx", global_batch_size=64)
     assert rows[2]["breakdown"]["step_time_s"] == single.study.table.front().records()[0]["breakdown"]["step_time_s"]
 

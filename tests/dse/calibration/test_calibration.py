@@ -54,15 +54,15 @@ STEPS_OF_ONE_NODE = [
 def timed(rows, truth=TRUTH, noise=NOISE):
     """Rows as the machine of these tests runs them."""
     machine = load_system(SYSTEM).with_quantities(truth)
-    found = []
-    for own in measurements(compared(rows, SYSTEM), SYSTEM, machine).values():
-        times = np.exp(own.log_ratios({})[0]) * [row.iter_time_s or row.latency_us * 1e-6 for row in own.rows]
+    actual = []
+    for measured in measurements(compared(rows, SYSTEM), SYSTEM, machine).values():
+        times = np.exp(measured.log_ratios({})[0]) * [row.iter_time_s or row.latency_us * 1e-6 for row in measured.rows]
         times *= np.exp(noise * np.random.default_rng(1).standard_normal(len(times)))
-        found += [
+        actual += [
             replace(row, iter_time_s=time) if row.iter_time_s else replace(row, latency_us=time * 1e6)
-            for row, time in zip(own.rows, times.tolist(), strict=True)
+            for row, time in zip(measured.rows, times.tolist(), strict=True)
         ]
-    return found
+    return actual
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +74,10 @@ def calibration():
 @pytest.mark.slow
 def test_known_constants_are_found_again(calibration):
     """Within three standard errors, and those are small; nothing else moves far."""
-    found = {own.name: own for stage in calibration.stages for own in stage.constants}
+    actual = {constant.name: constant for stage in calibration.stages for constant in stage.constants}
     for name, value in TRUTH.items():
-        assert abs(found[name].after - value) < 3 * found[name].standard_error
-        assert found[name].standard_error < 0.1 * value
+        assert abs(actual[name].after - value) < 3 * actual[name].standard_error
+        assert actual[name].standard_error < 0.1 * value
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def test_the_file_loads_and_prices_as_fitted(calibration, tmp_path):
     """Lines of other constants are those of the shipped file, comments too."""
     path = tmp_path / "mine.yaml"
     path.write_text(calibration.text)
-    system, told = load_system(path), {own.name for stage in calibration.stages for own in stage.constants}
+    system, told = load_system(path), {constant.name for stage in calibration.stages for constant in stage.constants}
     for name, value in calibration.system.quantities().items():
         np.testing.assert_array_equal(system.quantities()[name], value, err_msg=name)
     rows = compared(timed(STEPS_OF_ONE_NODE), str(path))
@@ -104,20 +104,20 @@ def test_the_file_loads_and_prices_as_fitted(calibration, tmp_path):
 
 def test_a_machine_that_is_as_shipped_keeps_its_constants():
     for stage in calibrated(timed([*PRODUCTS, *GATHERS], {}), SYSTEM).stages:
-        for own in stage.constants:
-            assert own.after == pytest.approx(own.before, rel=NOISE)
+        for constant in stage.constants:
+            assert constant.after == pytest.approx(constant.before, rel=NOISE)
         assert len(stage.constants) < 2 < len(stage.left_out)
 
 
 def chosen(rows, names):
     """Fit of some constants to all of some steps, and what is left to say of the others."""
-    own = measurements(compared(rows, SYSTEM), SYSTEM, load_system(SYSTEM))[STEPS]
-    known = {one.name: one for stage in [*candidates(own.system).values()][::-1] for one in stage}
-    values = {name: own.system.quantities()[name].item() for name in known}
+    steps = measurements(compared(rows, SYSTEM), SYSTEM, load_system(SYSTEM))[STEPS]
+    known = {one.name: one for stage in [*candidates(steps.system).values()][::-1] for one in stage}
+    values = {name: steps.system.quantities()[name].item() for name in known}
     constants = tuple(known[name] for name in names)
     start = np.array([one.coordinate(values[one.name]) for one in constants])
-    [fit] = fits([Task(constants, np.ones(len(rows), dtype=bool), start)], own, values)
-    return indistinct(fit, [one for name, one in known.items() if name not in names], own, values)
+    [fit] = fits([Task(constants, np.ones(len(rows), dtype=bool), start)], steps, values)
+    return indistinct(fit, [one for name, one in known.items() if name not in names], steps, values)
 
 
 def test_what_rows_cannot_tell_apart_is_said():
@@ -131,16 +131,16 @@ def test_what_rows_cannot_tell_apart_is_said():
 
 def test_kernels_do_not_tell_what_a_chip_holds_for_hours():
     """They run at the clock of a burst."""
-    own = measurements(compared(timed(PRODUCTS), SYSTEM), SYSTEM, load_system(SYSTEM))[KERNELS]
-    np.testing.assert_array_equal(*own.log_ratios({"sustained": np.array([0.5, 0.9])}))
+    kernels = measurements(compared(timed(PRODUCTS), SYSTEM), SYSTEM, load_system(SYSTEM))[KERNELS]
+    np.testing.assert_array_equal(*kernels.log_ratios({"sustained": np.array([0.5, 0.9])}))
 
 
 def test_rows_of_one_configuration_are_held_out_together():
     held = folds(["a", "a", "b", "c", "c", "d"], 3, seed=0)
     assert sum(held).tolist() == [1] * 6
-    for own in held:
-        assert own[0] == own[1]
-        assert own[3] == own[4]
+    for fold in held:
+        assert fold[0] == fold[1]
+        assert fold[3] == fold[4]
     assert len(folds(["a", "a", "b", "b"], 5, seed=0)) == 4  # too few of them: single rows
 
 
@@ -155,8 +155,8 @@ def test_constants_are_written_where_they_stand():
     constants = {at: {"value": value, "kind": "fitted", "source": 'a "fit"'} for at, value in new.items()}
     changed = with_constants(text, "own", constants, "mine")
     system = read_system(parse(changed, "own"), "own")
-    found = [system.quantities()[name].item() for name in ("clock", "mx_speedup", "software_pointwise_kernels")]
-    assert found == [2e9, 3, 4]
+    actual = [system.quantities()[name].item() for name in ("clock", "mx_speedup", "software_pointwise_kernels")]
+    assert actual == [2e9, 3, 4]
     assert changed.count("#") == text.count("#")
 
 

@@ -40,15 +40,15 @@ def tables(tmp_path_factory) -> Path:
     folder, rng = tmp_path_factory.mktemp("tables"), np.random.default_rng(0)
     machine = load_system("h100_80g_dgx").with_quantities(KNOWN)
     for kind in ("products", "attention", "collectives"):
-        place = folder / "h100_sxm" / kind / ("nccl" if kind == "collectives" else "trtllm") / "1.0.0"
-        place.mkdir(parents=True)
+        release = folder / "h100_sxm" / kind / ("nccl" if kind == "collectives" else "trtllm") / "1.0.0"
+        release.mkdir(parents=True)
         table = shapes(kind, rng).drop_duplicates(ignore_index=True)
         formats = {word: names[0] for word, names in KINDS[kind]["formats"].items()}
         rows = table.assign(format=table[KINDS[kind]["format"]].map(formats), kernel="x")
         if kind == "collectives":
             rows["message_bytes"] = 2 * rows["message_size"]
         times = sample_times(KernelSample("h100_sxm", kind, "h100", rows, 0, {}), machine)
-        table.assign(kernel_source="x", latency=1e3 * times).to_parquet(place / f"{KINDS[kind]['file']}.parquet")
+        table.assign(kernel_source="x", latency=1e3 * times).to_parquet(release / f"{KINDS[kind]['file']}.parquet")
     return folder
 
 
@@ -63,9 +63,9 @@ def fitted(tables, tmp_path_factory) -> tuple[Path, dict]:
 def test_a_fit_finds_the_constants_of_the_machine_that_was_timed(tables, fitted):
     path, record = fitted
     assert max(Counter(constant["rows"] for constant in record["constants"]).values()) <= 15
-    found = load_system(path).quantities()
+    actual = load_system(path).quantities()
     for name in ("matrix_efficiency", "fp8_efficiency", "node_efficiency", "node_launch", "exponentials"):
-        assert found[name] == pytest.approx(KNOWN[name], rel=0.1), name
+        assert actual[name] == pytest.approx(KNOWN[name], rel=0.1), name
     before, after = (validate_kernels(tables, system=system) for system in ("h100", str(path)))
     for was, now in zip(before["sizes"], after["sizes"], strict=True):
         assert now["kept_apart"]["median_abs_error_percent"] < 3
@@ -83,11 +83,11 @@ def test_a_file_says_what_its_constants_rest_on(fitted):
 @pytest.mark.slow
 def test_shapes_that_are_kept_apart_do_not_change_a_fit(tables, fitted, tmp_path):
     """Kept-apart rows that are ten times as slow."""
-    place = Path("h100_sxm", "collectives", "nccl", "1.0.0", "nccl_perf.parquet")
-    table = pd.read_parquet(tables / place)
+    table_path = Path("h100_sxm", "collectives", "nccl", "1.0.0", "nccl_perf.parquet")
+    table = pd.read_parquet(tables / table_path)
     apart = is_kept_apart(table[["num_gpus", "message_size"]])
-    (tmp_path / place).parent.mkdir(parents=True)
-    table.assign(latency=table["latency"] * np.where(apart, 10.0, 1.0)).to_parquet(tmp_path / place)
+    (tmp_path / table_path).parent.mkdir(parents=True)
+    table.assign(latency=table["latency"] * np.where(apart, 10.0, 1.0)).to_parquet(tmp_path / table_path)
     other = calibrate(tables=tmp_path, system="h100").stages[-1]
     usual = {one["name"]: one["after"] for one in fitted[1]["constants"] if one["rows"] == other.name}
     assert {one.name: one.after for one in other.constants} == usual

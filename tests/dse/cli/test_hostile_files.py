@@ -43,7 +43,7 @@ def calls(levels: int, opcode: str = "call", how: str = "to_apply") -> str:
     rest = ", kind=kLoop" if opcode == "fusion" else ""
     lines = ["HloModule m", "f0 {", "  p = f32[8] parameter(0)", "  ROOT a = f32[8] add(p, p)", "}"]
     for level in range(1, levels):
-        twice = [f"  {own} = f32[8] {opcode}({of}){rest}, {how}=f{level - 1}" for own, of in ("cp", "dc")]
+        twice = [f"  {label} = f32[8] {opcode}({of}){rest}, {how}=f{level - 1}" for label, of in ("cp", "dc")]
         lines += [f"f{level} {{", "  p = f32[8] parameter(0)", *twice, "}"]
     body = f"  ROOT r = f32[8] {opcode}(p){rest}, {how}=f{levels - 1}"
     return "\n".join([*lines, "ENTRY e {", "  p = f32[8] parameter(0)", body, "}", ""])
@@ -170,10 +170,10 @@ def test_100_kb_of_one_piece_take_no_time(reader, tmp_path):
     for piece, closing in PIECES.items():
         file, count = rng.choice(files), 100_000 // len(piece)
         for body in (piece * count, piece * count + closing * count):
-            place = rng.choice((0, len(file), rng.randrange(len(file) + 1)))
+            index = rng.choice((0, len(file), rng.randrange(len(file) + 1)))
             start = time.process_time()
-            target(file[:place] + body.encode() + file[place:], tmp_path)
-            taken[piece, place] = time.process_time() - start
+            target(file[:index] + body.encode() + file[index:], tmp_path)
+            taken[piece, index] = time.process_time() - start
     assert {case: seconds for case, seconds in taken.items() if seconds > 1} == {}
 
 
@@ -310,7 +310,7 @@ def test_what_waits_for_its_turn_and_is_no_batch_is_told(waiting, stored, tmp_pa
 
 def test_whatever_stands_in_a_database_every_command_has_a_result_or_a_line(tmp_path):
     """Some pairs of a change and a command, at random; `python -m tests.fuzz.database` tries them all."""
-    assert not [each for each in database.trials(tmp_path, seed=1, share=0.00015) if each[2]]
+    assert not [trial for trial in database.trials(tmp_path, seed=1, share=0.00015) if trial[2]]
 
 
 @pytest.mark.parametrize("name", TARGETS)

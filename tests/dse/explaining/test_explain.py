@@ -31,7 +31,7 @@ PINNED = cases(__file__, "PINNED")
 def explained(space, count=DRAWN, profile="native"):
     designs = space.decode(space.legal.random(count, np.random.default_rng(1)))
     explanations = [explain(space, params, profile=profile) for params in designs]
-    return [own for own in explanations if np.isfinite(own.record["breakdown"]["step_time_s"])]
+    return [explanation for explanation in explanations if np.isfinite(explanation.record["breakdown"]["step_time_s"])]
 
 
 def assert_leaves_alone(paths):
@@ -85,13 +85,13 @@ def test_kernels_are_those_of_the_step_and_none_beats_its_ceiling():
 @pytest.mark.parametrize("name", ["gpt3_175b_1024_a100", "deepseek_v3_2048_h800", "lstm_24b_power"])
 def test_a_difference_adds_up_to_that_of_the_steps(name):
     one, other = explained(Space.load(name), count=2)
-    found = Difference(one, other)
-    assert found.time["seconds"].sum() == pytest.approx(other.step_time - one.step_time, abs=1e-9 * one.step_time)
-    assert_leaves_alone(found.time["path"])
+    actual = Difference(one, other)
+    assert actual.time["seconds"].sum() == pytest.approx(other.step_time - one.step_time, abs=1e-9 * one.step_time)
+    assert_leaves_alone(actual.time["path"])
     more = other.peak_memory - one.peak_memory
-    assert found.memory["bytes"].sum() == pytest.approx(more, abs=1e-9 * one.peak_memory)
+    assert actual.memory["bytes"].sum() == pytest.approx(more, abs=1e-9 * one.peak_memory)
     back = Difference(other, one).time.set_index("path")["seconds"]
-    assert (back + found.time.set_index("path")["seconds"]).abs().max() < 1e-12 * one.step_time
+    assert (back + actual.time.set_index("path")["seconds"]).abs().max() < 1e-12 * one.step_time
     assert Difference(one, one).time.empty
 
 
@@ -99,9 +99,9 @@ def test_a_difference_adds_up_to_that_of_the_steps(name):
 def test_a_neighbour_costs_what_pricing_it_alone_says(name):
     space = Space.load(name)
     [explanation] = explained(space, count=1)
-    found = neighbours(explanation)
-    assert found
-    for neighbour in found:
+    actual = neighbours(explanation)
+    assert actual
+    for neighbour in actual:
         assert not broken_rules(space, neighbour.params)
         assert neighbour.changes
         assert {n: new for n, (_, new) in neighbour.changes.items()}.items() <= neighbour.params.items()
@@ -132,14 +132,14 @@ def leaves(rows, unit):
 
 
 def test_json_adds_up_and_names_everything(stored):
-    found = json_of("explain", "small", "--against", "3")
-    breakdown, other = found["breakdown"], found["against"]["breakdown"]
-    assert leaves(found["time"], "seconds") == pytest.approx(breakdown["step_time_s"], rel=1e-9)
-    assert leaves(found["memory"], "bytes") == pytest.approx(breakdown["peak_memory_bytes"], rel=1e-9)
+    actual = json_of("explain", "small", "--against", "3")
+    breakdown, other = actual["breakdown"], actual["against"]["breakdown"]
+    assert leaves(actual["time"], "seconds") == pytest.approx(breakdown["step_time_s"], rel=1e-9)
+    assert leaves(actual["memory"], "bytes") == pytest.approx(breakdown["peak_memory_bytes"], rel=1e-9)
     slower = other["step_time_s"] - breakdown["step_time_s"]
-    assert leaves(found["difference"], "seconds") == pytest.approx(slower, abs=1e-9)
-    assert {"hidden", "kernels", "neighbours", "levers", "binding", "stages"} <= found.keys()
-    assert found["trial"] == Study.load("small").table.front().trials[0].number
+    assert leaves(actual["difference"], "seconds") == pytest.approx(slower, abs=1e-9)
+    assert {"hidden", "kernels", "neighbours", "levers", "binding", "stages"} <= actual.keys()
+    assert actual["trial"] == Study.load("small").table.front().trials[0].number
 
 
 def test_the_report_fits_a_hundred_columns_and_a_screen_and_a_half(stored):
@@ -174,9 +174,9 @@ def test_what_cannot_be_explained_is_refused_in_a_line(argv, says, stored):
 def test_the_page_of_the_docs_prints_what_the_commands_do(stored):
     """Rows by their names: numbers move with the cost model."""
     page = (ROOT / "docs" / "explaining.md").read_text()
-    found = re.findall(r"```sh\n(dse .*?)\n```\n\n```text\n(.*?)```", page, flags=re.DOTALL)
-    assert len(found) == 3
-    for command, text in found:
+    actual = re.findall(r"```sh\n(dse .*?)\n```\n\n```text\n(.*?)```", page, flags=re.DOTALL)
+    assert len(actual) == 3
+    for command, text in actual:
         assert row_names(text) <= row_names(stdout_of(*shlex.split(command)[1:]))
 
 

@@ -36,14 +36,14 @@ def test_what_explains_everything_has_all_of_the_variance_and_the_rest_none():
 
 def test_importances_are_of_the_parameters_that_vary():
     study = Study.load("some")
-    found = importance(study.space, study.table, study.profile)
-    assert found.parameters == ("tp", "pp", "recompute")
-    assert np.allclose(found.trials.sum(axis=1), 1)
-    assert ((found.designs >= 0) & (found.designs <= 1)).all()
-    assert json_of("importance", "some")["objectives"]["step_time_s"].keys() == {*found.parameters}
+    actual = importance(study.space, study.table, study.profile)
+    assert actual.parameters == ("tp", "pp", "recompute")
+    assert np.allclose(actual.trials.sum(axis=1), 1)
+    assert ((actual.designs >= 0) & (actual.designs <= 1)).all()
+    assert json_of("importance", "some")["objectives"]["step_time_s"].keys() == {*actual.parameters}
     table = stdout_of("importance", "some")
     assert max(map(len, table.splitlines())) <= 100
-    assert all(name in table for name in found.parameters)
+    assert all(name in table for name in actual.parameters)
     assert "shares overlap and do not add up" in table
 
 
@@ -81,25 +81,25 @@ def test_a_study_beside_itself_is_alike():
 
 def test_designs_of_a_study_are_priced_on_another_machine():
     argv = ["compare", "all", "--system", "h100_80g_dgx"]
-    found = json_of(*argv)
-    assert found["systems"] == ["a100_80g_dgx", "h100_80g_dgx"]
-    assert found["median_ratio"] < 1
+    actual = json_of(*argv)
+    assert actual["systems"] == ["a100_80g_dgx", "h100_80g_dgx"]
+    assert actual["median_ratio"] < 1
     other = Study.load("all").space.with_system("h100_80g_dgx")
-    best = found["designs"][0]
+    best = actual["designs"][0]
     assert best["values"]["h100_80g_dgx"] == evaluated_design(other, best["params"])["values"]["step_time_s"]
     out = stdout_of(*argv)
-    assert f"median ratio {found['median_ratio']:.3f}" in out
-    change = 100 * (found["median_ratio"] - 1)
+    assert f"median ratio {actual['median_ratio']:.3f}" in out
+    change = 100 * (actual["median_ratio"] - 1)
     assert out.startswith(f"On h100_80g_dgx, the step time of the same design changes by {change:.0f} % ")
 
 
 def test_a_machine_of_ones_own_is_compared_by_its_file(tmp_path):
-    own = tmp_path / "mychip.yaml"
+    machine_file = tmp_path / "mychip.yaml"
     text = (shipped.ROOT / "systems" / "h100_80g_dgx.yaml").read_text()
-    own.write_text(text.replace("value: 3.35 TB/s", "value: 6.7 TB/s"))
-    for argv in (["h100_80g_dgx", str(own)], [str(own), "h100_80g_dgx"]):
-        found = json_of("compare", *argv)
-        rows = {row["quantity"]: row["values"] for row in found["quantities"]}
+    machine_file.write_text(text.replace("value: 3.35 TB/s", "value: 6.7 TB/s"))
+    for argv in (["h100_80g_dgx", str(machine_file)], [str(machine_file), "h100_80g_dgx"]):
+        actual = json_of("compare", *argv)
+        rows = {row["quantity"]: row["values"] for row in actual["quantities"]}
         assert sorted(rows["dram_bandwidth"]) == [3.35e12, 6.7e12]
         assert "peak_flop_rate" not in rows
 

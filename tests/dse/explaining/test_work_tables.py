@@ -31,16 +31,16 @@ def run_of(name: str, system: str = "h100_80g_dgx") -> Run:
 @pytest.mark.parametrize("name", ["gpt3_175b", "deepseek_v3"])
 def test_reloads_make_up_the_traffic_of_each_level(name, system):
     """Bytes of a level are those of both operands as often as they are read, and of the results."""
-    found = gemm_reloads(rank_run(run_of(name, system)))
-    gemms = found.gemms
-    nearest, *levels = found.levels.values()
+    actual = gemm_reloads(rank_run(run_of(name, system)))
+    gemms = actual.gemms
+    nearest, *levels = actual.levels.values()
     for level in levels:
         operands = 2 * gemms.batch * gemms.k * (gemms.m * level.of_a + gemms.n * level.of_b)
         results = gemms.output_bytes * gemms.batch * gemms.m * gemms.n * level.of_c
         np.testing.assert_allclose(operands + results, level.bytes_moved, rtol=1e-12)
         assert (level.of_c >= 1 - 1e-12).all()
         assert (level.of_a >= 1).all()
-    np.testing.assert_array_equal(levels[0].of_a, np.ceil(gemms.n / found.tile_n))
+    np.testing.assert_array_equal(levels[0].of_a, np.ceil(gemms.n / actual.tile_n))
     np.testing.assert_allclose(nearest.of_c, 0.0, atol=1e-12)  # accumulators are in registers
 
 
@@ -49,10 +49,10 @@ def test_a_square_product_by_hand():
     model, system = load_model("gpt3_175b"), load_system("h100_80g_dgx")
     tiles = {f"qkv_tile_{axis}": 128 for axis in "mn"}
     resolved = resolve_tiling(model, system, DesignPoints.of(tp=8, tiling="sample", **tiles))
-    found = gemm_reloads(rank_run(Run(model, system, resolved)))
+    actual = gemm_reloads(rank_run(Run(model, system, resolved)))
     m, n = 2048, 3 * 12288 / 8
-    assert (found.gemms.m[0, 0], found.gemms.n[0, 0]) == (m, n)
-    assert (found.levels["l2"].of_a[0, 0], found.levels["l2"].of_b[0, 0]) == (n / 128, m / 128)
+    assert (actual.gemms.m[0, 0], actual.gemms.n[0, 0]) == (m, n)
+    assert (actual.levels["l2"].of_a[0, 0], actual.levels["l2"].of_b[0, 0]) == (n / 128, m / 128)
 
 
 def test_free_tiles_are_refused():
@@ -74,7 +74,7 @@ def test_groups_add_up_to_the_optimizer_of_the_step(name):
         }
         launch = run.system.chip.kernel_launch.item()
         clipping, applying = (
-            sum(np.broadcast_to(getattr(own, time), (run.num_points,))[point] for own in groups)
+            sum(np.broadcast_to(getattr(group, time), (run.num_points,))[point] for group in groups)
             for time in ("clip_time", "apply_time")
         )
         assert clipping + launch == pytest.approx(items["clipping of gradients"], rel=1e-12)
@@ -85,11 +85,11 @@ def test_groups_add_up_to_the_optimizer_of_the_step(name):
 
 def test_work_and_traffic_of_a_group_are_rule_op1_of_deepflow():
     """Clipping: 4 FLOP and 3 accesses of 4 bytes a parameter; the update: 3 FLOP and 7 (specs/deepflow.md)."""
-    for own in parameter_groups(run_of("gpt3_175b")).values():
-        assert own.clip_flops / own.owned == pytest.approx(4)
-        assert own.clip_bytes / own.owned == pytest.approx(3 * 4)
-        assert own.apply_flops / own.owned == pytest.approx(3)
-        assert own.apply_bytes / own.owned == pytest.approx(7 * 4)
+    for group in parameter_groups(run_of("gpt3_175b")).values():
+        assert group.clip_flops / group.owned == pytest.approx(4)
+        assert group.clip_bytes / group.owned == pytest.approx(3 * 4)
+        assert group.apply_flops / group.owned == pytest.approx(3)
+        assert group.apply_bytes / group.owned == pytest.approx(7 * 4)
 
 
 def test_groups_of_an_optimizer_that_shares_costs_are_refused():

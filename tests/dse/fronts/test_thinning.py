@@ -16,15 +16,15 @@ def test_each_choice_adds_the_most_there_is(objectives):
     reference = np.full(objectives, 0.9)
     for beside in (None, rng.random((7, objectives))):
         costs = rng.random((40, objectives))
-        there = np.empty((0, objectives)) if beside is None else beside
+        covered = np.empty((0, objectives)) if beside is None else beside
         rows = most_dominating(costs, 12, reference, beside)
         for row in rows:
-            gains = [gain(point, there, reference) for point in costs]
+            gains = [gain(point, covered, reference) for point in costs]
             assert gains[row] == pytest.approx(max(gains), rel=1e-9)
-            there = np.vstack([there, costs[row]])
+            covered = np.vstack([covered, costs[row]])
         if len(rows) < 12:
-            everything = hypervolume(np.vstack([there, costs]), reference)
-            assert hypervolume(there, reference) == pytest.approx(everything, rel=1e-12)
+            everything = hypervolume(np.vstack([covered, costs]), reference)
+            assert hypervolume(covered, reference) == pytest.approx(everything, rel=1e-12)
 
 
 def test_all_that_adds_something_is_chosen_in_the_end_and_nothing_else():

@@ -31,11 +31,11 @@ def read_back(form, launch, folder):
 ])  # fmt: skip
 def test_megatron_bridge_has_a_section_for_adapters(tmp_path, targets, fused):
     launch = launch_with(lora_rank=16, lora_targets=targets, lora_fused=fused)
-    text, lost, found = read_back(bridge, launch, tmp_path)
+    text, lost, actual = read_back(bridge, launch, tmp_path)
     assert not [line for line in lost if "lora" in line]
     assert "pretrained_checkpoint: PRETRAINED_CHECKPOINT" in text
     assert f"_target_: megatron.bridge.peft.{'lora.LoRA' if fused else 'canonical_lora.CanonicalLoRA'}" in text
-    assert (found["lora_rank"], found["lora_targets"], found["lora_fused"]) == (16, targets, fused)
+    assert (actual["lora_rank"], actual["lora_targets"], actual["lora_fused"]) == (16, targets, fused)
 
 
 def test_megatron_bridge_names_the_products_of_latent_attention():
@@ -50,20 +50,20 @@ def test_megatron_bridge_refuses_modules_that_no_target_has(tmp_path):
 
 
 def test_a_configuration_without_adapters_trains_all_weights(tmp_path):
-    text, _, found = read_back(bridge, launch_with(), tmp_path)
+    text, _, actual = read_back(bridge, launch_with(), tmp_path)
     assert "peft" not in text
-    assert found["lora_rank"] == 0
+    assert actual["lora_rank"] == 0
 
 
 @pytest.mark.parametrize("targets", ["all_linear", "attention", "mlp", "qkv"])
 def test_torchtitan_has_a_converter_for_adapters(tmp_path, targets):
     launch = launch_with(lora_rank=8, lora_targets=targets, lora_fused=False, zero=3, cross_entropy="chunked",
                          store_param_remainders=True, attention="flash_attention_2")  # fmt: skip
-    text, lost, found = read_back(torchtitan, launch, tmp_path)
+    text, lost, actual = read_back(torchtitan, launch, tmp_path)
     assert not [line for line in lost if "lora" in line]
     assert "from torchtitan.components.lora import LoRAConverter" in text
     assert 'initial_load_path=environ["PRETRAINED_CHECKPOINT"]' in text
-    assert (found["lora_rank"], found["lora_targets"], found["lora_fused"]) == (8, targets, False)
+    assert (actual["lora_rank"], actual["lora_targets"], actual["lora_fused"]) == (8, targets, False)
 
 
 def test_queries_and_values_have_adapters_apart():

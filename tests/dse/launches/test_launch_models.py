@@ -44,18 +44,18 @@ CONF = "examples/post_training/modelopt/conf"
 
 def flags_of(words):
     """Flags and their values, spelled one way, without those that are as by default."""
-    found, name = {}, ""
+    actual, name = {}, ""
     for word in words:
         if word.startswith("--"):
             name, value = SPELLINGS.get(word, (word, ""))
-            found[name] = value
+            actual[name] = value
         else:
-            found[name] = f"{found[name]} {plain(word)}".strip()
-    if "--moe-layer-freq" in found:
-        found["--moe-layer-freq"] = pattern(found["--moe-layer-freq"])
-    heads = float(found["--hidden-size"]) / float(found["--num-attention-heads"])
+            actual[name] = f"{actual[name]} {plain(word)}".strip()
+    if "--moe-layer-freq" in actual:
+        actual["--moe-layer-freq"] = pattern(actual["--moe-layer-freq"])
+    heads = float(actual["--hidden-size"]) / float(actual["--num-attention-heads"])
     usual = {**DEFAULTS, "--kv-channels": f"{heads:g}"}
-    return {name: value for name, value in found.items() if usual.get(name) != value and not OF_THE_RUN.match(name)}
+    return {name: value for name, value in actual.items() if usual.get(name) != value and not OF_THE_RUN.match(name)}
 
 
 def plain(word):
@@ -89,8 +89,8 @@ def test_the_word_table_that_is_trained_is_the_one_that_is_evaluated():
     launch = Launch.of(model, {"tp": 8}, 8)
     assert padded_vocabulary(model, launch.points.tp).item() == 51200
     assert "  --padded-vocab-size 51200\n" in megatron.script(launch)[0]
-    found = yaml.safe_load(nemo.script(launch)[0])["model"]
-    assert (found["vocab_size"], found["should_pad_vocab"]) == (51200, False)
+    actual = yaml.safe_load(nemo.script(launch)[0])["model"]
+    assert (actual["vocab_size"], actual["should_pad_vocab"]) == (51200, False)
 
 
 @pytest.mark.parametrize("flags", ["", "--vocab-size 50257", "--make-vocab-size-divisible-by 1"])
@@ -177,8 +177,8 @@ def test_a_slurm_step_of_another_size_is_refused(changes, message, tmp_path):
 @by_table("model", "design", "system", "package")
 def test_a_script_names_the_packages_that_it_needs(model, design, system, package):
     text, _ = megatron.script(Launch.of(load_model(model), design, system))
-    found = [line for line in text.splitlines() if line.startswith("# Install ")]
-    assert [line.startswith(f"# Install {package}") for line in found] == [True] * bool(package)
+    actual = [line for line in text.splitlines() if line.startswith("# Install ")]
+    assert [line.startswith(f"# Install {package}") for line in actual] == [True] * bool(package)
 
 
 @by_table("flag", "balance", "coefficient")

@@ -282,10 +282,10 @@ def test_megatron_lm_accepts_what_is_planned(model, chips, pins, tmp_path):
 def test_queues_to_a_gpu_are_as_many_as_megatron_asks_for(tp, zero, overlap, most):
     """arguments.py: one for the order of messages; more where weights are gathered, or exchanges overlap."""
     model = load_model("deepseek_v2_lite")
-    own = {"tp": tp, "dp": 8, "ep": 4, "zero": zero, "overlap_ep": overlap}
-    own["sharding"] = "megatron_sp" if tp > 1 else "megatron"
-    assert re.findall(r"CUDA_DEVICE_MAX_CONNECTIONS=(\d+)", megatron.script(Launch.of(model, own, 8))[0]) == most
-    blackwell = replace(Launch.of(model, own, 8), compute_capability=10.0)
+    columns = {"tp": tp, "dp": 8, "ep": 4, "zero": zero, "overlap_ep": overlap}
+    columns["sharding"] = "megatron_sp" if tp > 1 else "megatron"
+    assert re.findall(r"CUDA_DEVICE_MAX_CONNECTIONS=(\d+)", megatron.script(Launch.of(model, columns, 8))[0]) == most
+    blackwell = replace(Launch.of(model, columns, 8), compute_capability=10.0)
     assert "CUDA_DEVICE_MAX_CONNECTIONS" not in megatron.script(blackwell)[0]
 
 
@@ -320,7 +320,7 @@ def test_conditions_of_losses_read_known_names(conditions):
 def test_numerics_come_back_or_are_said_to_be_lost(name):
     model = load_model(name)
     back = settings_model(model_settings(model), name).numerics
-    differ = {own.name for own in fields(Numerics) if getattr(back, own.name) != getattr(model.numerics, own.name)}
+    differ = {item.name for item in fields(Numerics) if getattr(back, item.name) != getattr(model.numerics, item.name)}
     assert differ <= {"gate", *(text.partition("=")[0] for text in model_losses(model))}
 
 
@@ -440,12 +440,12 @@ def test_real_programs_accept_what_is_written_for_them(program, form, tmp_path):
 
 def test_a_script_of_megatron_is_priced_as_the_design_that_it_runs(tmp_path):
     (tmp_path / "train.sh").write_text(SCRIPT)
-    found, said = outputs_of("evaluate", "train.sh", "--system", "a100_80g_dgx", "--format", "json")
+    actual, said = outputs_of("evaluate", "train.sh", "--system", "a100_80g_dgx", "--format", "json")
     assert said.splitlines()[0] == "dse: train.sh: not read: --fancy-new-flag"
     pins = {"tp": 8, "pp": 16, "vpp": 3, "micro_batch_size": 1, "sequence_parallel": "true",
             "distributed_optimizer": "true", "recompute": "none", "overlap_p2p": "true"}  # fmt: skip
     sets = [word for name, value in pins.items() for word in ("--set", f"{name}={value}")]
-    assert json.loads(found)["breakdown"] == json_of("evaluate", "gpt3_175b_1024_a100", *sets)["breakdown"]
+    assert json.loads(actual)["breakdown"] == json_of("evaluate", "gpt3_175b_1024_a100", *sets)["breakdown"]
 
 
 def test_a_table_says_what_is_run(tmp_path):

@@ -20,9 +20,9 @@ def test_a_framework_without_runs_has_the_spread_of_all():
 def test_verdicts_follow_the_spread():
     spread = SPREADS["nanotron"]
     peaks = np.linspace(1, 120, 60)
-    found = [spread.verdict(peak, 80.0) for peak in peaks]
-    assert found == sorted(found, key=[FITS, TIGHT, DOES_NOT_FIT].index)
-    assert [*dict.fromkeys(found)] == [FITS, TIGHT, DOES_NOT_FIT]
+    actual = [spread.verdict(peak, 80.0) for peak in peaks]
+    assert actual == sorted(actual, key=[FITS, TIGHT, DOES_NOT_FIT].index)
+    assert [*dict.fromkeys(actual)] == [FITS, TIGHT, DOES_NOT_FIT]
     assert spread.verdict(80.0 / 1.25, 80.0) == FITS
     assert spread.verdict(80.0 / 1.06 + 0.1, 80.0) == DOES_NOT_FIT
     assert spread.headroom_share == pytest.approx(1 - 1 / 1.25)

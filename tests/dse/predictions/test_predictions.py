@@ -34,8 +34,8 @@ CHIPS = {"tp": 8.0, "world_size": 512.0}
 
 def ends(framework="megatron_core", system="h100_80g_dgx", model="llama3_70b", **design):
     """Low, high and evidence of one design."""
-    found = interval(framework, load_system(system), load_model(model), **{**CHIPS, **design})
-    return float(found.low[0]), float(found.high[0]), int(found.evidence[0])
+    actual = interval(framework, load_system(system), load_model(model), **{**CHIPS, **design})
+    return float(actual.low[0]), float(actual.high[0]), int(actual.evidence[0])
 
 
 def test_a_class_is_in_all_wider_ones():
@@ -61,8 +61,8 @@ def test_what_is_like_no_measured_run_has_a_wider_interval():
     assert other_low < low
     assert other_high > high
     faster = load_system("h100_80g_dgx").with_quantities({"clock": [1.83e9, 2.5e9]})
-    found = interval("megatron_core", faster, load_model("llama3_70b"), pp=8.0, **CHIPS)
-    assert found.evidence.tolist() == [MEASURED, EXTRAPOLATED]
+    actual = interval("megatron_core", faster, load_model("llama3_70b"), pp=8.0, **CHIPS)
+    assert actual.evidence.tolist() == [MEASURED, EXTRAPOLATED]
     assert ends(pp=8.0, world_size=1e6)[2] == EXTRAPOLATED
 
 
@@ -104,9 +104,9 @@ def test_a_class_of_few_rows_falls_back_on_a_wider_one():
 
 def test_intervals_of_a_batch_are_those_of_its_designs():
     columns = {"tp": [1.0, 8.0, 16.0], "pp": [1.0, 8.0, 1.0], "world_size": [8.0, 512.0, 512.0], "precision": 0.0}
-    found = interval("megatron_core", load_system("h100_80g_dgx"), load_model("llama3_70b"), **columns)
-    own = [ends(**{name: np.broadcast_to(values, 3)[row] for name, values in columns.items()}) for row in range(3)]
-    assert list(zip(found.low, found.high, found.evidence, strict=True)) == own
+    actual = interval("megatron_core", load_system("h100_80g_dgx"), load_model("llama3_70b"), **columns)
+    alone = [ends(**{name: np.broadcast_to(values, 3)[row] for name, values in columns.items()}) for row in range(3)]
+    assert list(zip(actual.low, actual.high, actual.evidence, strict=True)) == alone
 
 
 def test_a_robust_space_reads_worse_ends_wherever_times_are_read():
@@ -164,17 +164,17 @@ EXPOSED = {f"{name}_communication_time": 2.0**at for at, name in enumerate(("tp"
 @pytest.mark.parametrize(("design", "spanning"), cases(__file__, "GROUPS"))
 def test_only_exposed_communication_between_nodes_is_slower(design, spanning):
     """Of the groups that span nodes of eight."""
-    found = interval("megatron_core", load_system("h100_80g_dgx"), load_model("mixtral_8x22b"), **design)
+    actual = interval("megatron_core", load_system("h100_80g_dgx"), load_model("mixtral_8x22b"), **design)
     slower = SLOWER_FABRIC * sum(EXPOSED[f"{name}_communication_time"] for name in spanning.split())
-    assert found.expected({"step_time": np.array([100.0]), **EXPOSED}) == pytest.approx(found.mean * (100.0 + slower))
+    assert actual.expected({"step_time": np.array([100.0]), **EXPOSED}) == pytest.approx(actual.mean * (100.0 + slower))
 
 
 def test_the_mean_of_a_class_is_the_same_with_and_without_stages():
     """A layout does not lead because runs with so many stages had smaller errors."""
     system, model = load_system("h100_80g_dgx"), load_model("llama3_70b")
-    found = interval("nanotron", system, model, tp=8.0, pp=np.array([1.0, 8.0]), world_size=512.0)
-    assert found.high[0] != found.high[1]
-    assert found.mean[0] == found.mean[1]
+    actual = interval("nanotron", system, model, tp=8.0, pp=np.array([1.0, 8.0]), world_size=512.0)
+    assert actual.high[0] != actual.high[1]
+    assert actual.mean[0] == actual.mean[1]
 
 
 @pytest.mark.parametrize(("model", "system", "design", "features"), cases(__file__, "FEATURES"))

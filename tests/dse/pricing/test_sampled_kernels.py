@@ -128,8 +128,8 @@ def test_conditions_and_columns_name_solved_kernels(study):
     frame = study.trials()
     edge = int(frame["mlp_up_tile_m"].iloc[0])
     condition = f"mlp_up_tile_m == {edge} and qkv_sharding == column and step_time < 1000 s"
-    found = selected(study, "trials", where=condition).to_frame()
-    assert 0 < len(found) == len(frame[(frame["mlp_up_tile_m"] == edge) & (frame["qkv_sharding"] == "column")])
+    actual = selected(study, "trials", where=condition).to_frame()
+    assert 0 < len(actual) == len(frame[(frame["mlp_up_tile_m"] == edge) & (frame["qkv_sharding"] == "column")])
     show = ["show", "solved", "--storage", study.storage]
     assert str(edge) in stdout_of(*show, "--columns", "qkv_sharding,mlp_up_tile_m")
 
@@ -154,22 +154,22 @@ def test_a_design_without_a_product_records_no_tile_of_it():
 
 
 def test_records_say_what_was_solved():
-    own = space(parameters="sharding: [megatron, solve]")
+    solved = space(parameters="sharding: [megatron, solve]")
     for name in ("megatron", "solve"):
-        record = evaluated_design(own, {"tp": 8, "pp": 4, "sharding": name})
+        record = evaluated_design(solved, {"tp": 8, "pp": 4, "sharding": name})
         assert {f"{kernel}_sharding" for kernel in OPTIONS} <= {*record["params"]}
-    assert all("qkv_sharding" in record["params"] for record in exact_record(exact_front(own))["front"])
+    assert all("qkv_sharding" in record["params"] for record in exact_record(exact_front(solved))["front"])
     assert "qkv_sharding" not in evaluated_design(space(), {"tp": 8, "pp": 4, "recompute": "none"})["params"]
 
 
 def test_screening_with_named_shardings_finds_what_solving_for_each_finds(monkeypatch):
     """The sampler screens designs with Megatron-LM's shardings; trials are solved. Snapshot: the same fastest."""
     text = SPACE.format(given="attention: fused, sharding: solve", parameters="clock: {from: 1 GHz, to: 1.4 GHz}")
-    own = Space.from_text(text.replace("[2, 8]", "[2, 4, 8]").replace("[1, 4]", "[1, 2, 4, 8]"))
+    wide = Space.from_text(text.replace("[2, 8]", "[2, 4, 8]").replace("[1, 4]", "[1, 2, 4, 8]"))
     fastest = []
     for name, whole in (("named", False), ("solved", True)):
         monkeypatch.setattr(screening_sampler, "solves_shardings", lambda _, w=whole: not w)
-        study = Study.create(own, name)
+        study = Study.create(wide, name)
         study.run(50)
         fastest.append(study.table.front().values[0, 0])
     assert fastest[0] == pytest.approx(fastest[1], rel=2e-3)

@@ -66,9 +66,9 @@ def test_each_row_has_the_cost_of_the_design_alone(layouts, swept):
 
 def test_a_rule_is_named_that_no_design_keeps(layouts):
     """Each is too much for every design of the row that keeps the rules before it."""
-    found = evaluated_designs(layouts, combinations({"pp": [3, 5, 8], "vpp": [1, 2, 7]}), 9)
-    reasons = [record["reason"].partition(" (")[0].removeprefix("not legal: ") for record in found.records]
-    assert reasons[6:8] == [record["reason"] for record in found.records[6:8]]  # of limits, or none
+    actual = evaluated_designs(layouts, combinations({"pp": [3, 5, 8], "vpp": [1, 2, 7]}), 9)
+    reasons = [record["reason"].partition(" (")[0].removeprefix("not legal: ") for record in actual.records]
+    assert reasons[6:8] == [record["reason"] for record in actual.records[6:8]]  # of limits, or none
     dp, layers = "dp", "whole_layers_per_chunk"  # 1,024 ranks by threes; 96 layers by fives and sevens
     assert reasons[:6] == [dp, dp, layers, layers, layers, layers]
     assert reasons[8] == layers
@@ -76,9 +76,9 @@ def test_a_rule_is_named_that_no_design_keeps(layouts):
 
 def test_a_sweep_of_what_makes_a_space_is_priced_space_by_space(layouts):
     """The length of sequences is the model's."""
-    found = evaluated_designs(layouts, combinations({"micro_batch_size": [1, 2], "seq_len": [1024, 4096]}), 4)
-    assert [record["params"]["seq_len"] for record in found.records] == [1024, 4096, 1024, 4096]
-    frame = found.to_frame()
+    actual = evaluated_designs(layouts, combinations({"micro_batch_size": [1, 2], "seq_len": [1024, 4096]}), 4)
+    assert [record["params"]["seq_len"] for record in actual.records] == [1024, 4096, 1024, 4096]
+    frame = actual.to_frame()
     assert frame["seq_len"].tolist() == [1024, 4096, 1024, 4096]
     one = layouts.pinned({"seq_len": 4096, "micro_batch_size": 2})
     assert frame["step_time_s"][3] == evaluated_design(one, one.completed({}))["values"]["step_time_s"]
@@ -113,13 +113,13 @@ def test_a_table_of_designs_reads_back():
 
 def test_rows_of_a_file_may_leave_cells_blank(tmp_path):
     (tmp_path / "designs.csv").write_text("tp,pp,clock\n8,16,1.2 GHz\n4,,\n8,7,\n")
-    found = json_of("evaluate", "gpt_1t_codesign", "--designs", "designs.csv", code=1)
-    first, second, third = found["designs"]
+    actual = json_of("evaluate", "gpt_1t_codesign", "--designs", "designs.csv", code=1)
+    first, second, third = actual["designs"]
     space = Space.load("gpt_1t_codesign")
     assert (first["params"]["clock"], second["params"]["clock"]) == (1.2e9, 1.6e9)
     assert second["params"] == space.pinned({"tp": 4}).completed({})
     assert (third["params"], third["reason"].partition(" (")[0]) == ({"tp": 8, "pp": 7}, "not legal: dp")
-    assert (found["n_legal"], found["n_feasible"]) == (2, 0)
+    assert (actual["n_legal"], actual["n_feasible"]) == (2, 0)
 
 
 def test_the_table_leaves_out_what_is_alike():

@@ -40,8 +40,8 @@ def test_goodput_is_that_of_a_simulated_run(mtbf):
 def test_no_interval_beats_dalys_by_more_than_its_series_leaves_out(share):
     mtbf, checkpoint = np.array(1.0), np.array(share)
     every = daly_goodput(np.geomspace(1e-4, 10, 20001), checkpoint, np.array(0.0), mtbf)
-    own = daly_goodput(daly_interval(checkpoint, mtbf), checkpoint, np.array(0.0), mtbf)
-    assert every.max() * (1 - (2e-4 if share <= 1 else 1.5e-3)) <= own <= every.max() * (1 + 1e-6)
+    at_daly = daly_goodput(daly_interval(checkpoint, mtbf), checkpoint, np.array(0.0), mtbf)
+    assert every.max() * (1 - (2e-4 if share <= 1 else 1.5e-3)) <= at_daly <= every.max() * (1 + 1e-6)
 
 
 def test_goodput_without_failures_is_what_checkpoints_leave():
@@ -56,10 +56,10 @@ def test_more_chips_longer_checkpoints_and_restarts_lower_goodput():
         return daly_goodput(daly_interval(checkpoint, mtbf), checkpoint, restart, mtbf)
 
     rising = np.geomspace(1, 1e6, 50)
-    for found in (goodput(chips=rising), goodput(checkpoint=rising), goodput(restart=rising)):
-        assert (np.diff(found) < 0).all()
-        assert (found >= 0).all()
-        assert (found < 1).all()
+    for actual in (goodput(chips=rising), goodput(checkpoint=rising), goodput(restart=rising)):
+        assert (np.diff(actual) < 0).all()
+        assert (actual >= 0).all()
+        assert (actual < 1).all()
 
 
 # Grattafiori et al. 2024, section 3.3.4: 419 unexpected interruptions in 54 days of 16,384 chips, with more
@@ -115,9 +115,9 @@ def test_columns_of_a_run_are_limits_and_objectives(plain):
     data = {**plain.data, "constraints": {**plain.data["constraints"], "in_time": "run_time <= 60 days"}}
     data |= {"objectives": {"minimize": ["run_cost"], "maximize": ["goodput"]}}
     space = plain._changed({**data, "run": {"tokens": "2T"}})
-    found = evaluate(space, space.legal.random(64, np.random.default_rng(1)))
-    assert found.margins[:, -1] == pytest.approx(60 * DAY - found.derived["run_time"])
-    assert found.values[:, 0] == pytest.approx(found.derived["run_cost"])
+    actual = evaluate(space, space.legal.random(64, np.random.default_rng(1)))
+    assert actual.margins[:, -1] == pytest.approx(60 * DAY - actual.derived["run_time"])
+    assert actual.values[:, 0] == pytest.approx(actual.derived["run_cost"])
     assert [objective.key for objective in space.objectives] == ["run_cost_usd", "goodput"]
 
 

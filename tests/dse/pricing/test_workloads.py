@@ -38,46 +38,46 @@ def every_machine(space: Space):
 
 def test_one_workload_is_the_plain_space_with_the_best_layout_of_each_machine():
     """Second method: every design of the plain space, the least of each machine."""
-    machines, found = every_machine(chips(alone=DENSE % 1))
+    machines, actual = every_machine(chips(alone=DENSE % 1))
     plain = Space.from_text(SPACE % "model: llama3_8b")
     designs = plain.legal.at(np.arange(int(plain.legal.count)))
     every = evaluate(plain, designs)
-    for row in range(found.num_points):
+    for row in range(actual.num_points):
         same = (designs["nodes"] == machines["nodes"][row]) & (designs["cores"] == machines["cores"][row])
         times = every.values[same & every.feasible]
         if not times.size:
-            assert not found.feasible[row]
+            assert not actual.feasible[row]
             continue
         best = times[times[:, 0].argmin()]
-        assert found.values[row] == pytest.approx(best)
-        assert found.derived["chip_seconds"][row] == pytest.approx(best[0] * machines["nodes"][row] * 8)
-    assert found.feasible.any()
+        assert actual.values[row] == pytest.approx(best)
+        assert actual.derived["chip_seconds"][row] == pytest.approx(best[0] * machines["nodes"][row] * 8)
+    assert actual.feasible.any()
 
 
 def test_steps_of_workloads_add_up_by_weight_and_so_do_their_parts(both):
-    _, found = every_machine(both)
-    dense, experts = (found.workloads[name].evaluation.breakdown for name in ("dense", "experts"))
-    whole = found.breakdown
+    _, actual = every_machine(both)
+    dense, experts = (actual.workloads[name].evaluation.breakdown for name in ("dense", "experts"))
+    whole = actual.breakdown
     assert whole.step_time == pytest.approx(0.75 * dense.step_time + 0.25 * experts.step_time)
     for total in PARTS:
         assert getattr(whole, total) == pytest.approx(sum(getattr(whole, part) for part in PARTS[total]))
-    tokens = 256 * np.array([own.space.model.seq_len for own in both.workloads])
+    tokens = 256 * np.array([workload.space.model.seq_len for workload in both.workloads])
     assert whole.tokens_per_second == pytest.approx(tokens @ [0.75, 0.25] / whole.step_time)
     assert (whole.peak_memory == np.maximum(dense.peak_memory, experts.peak_memory)).all()
     assert (whole.system_price == dense.system_price).all()
 
 
 def test_the_worst_is_the_workload_whose_weighted_step_takes_longest():
-    _, found = every_machine(chips(dense=DENSE % 1, experts=EXPERTS % 2, combine="worst"))
-    steps = [found.workloads[name].evaluation.breakdown.step_time for name in ("dense", "experts")]
-    assert found.breakdown.step_time == pytest.approx(np.maximum(steps[0], 2 * steps[1]))
+    _, actual = every_machine(chips(dense=DENSE % 1, experts=EXPERTS % 2, combine="worst"))
+    steps = [actual.workloads[name].evaluation.breakdown.step_time for name in ("dense", "experts")]
+    assert actual.breakdown.step_time == pytest.approx(np.maximum(steps[0], 2 * steps[1]))
 
 
 def test_a_machine_keeps_a_limit_where_all_workloads_do(both):
-    _, found = every_machine(both)
-    margins = [found.workloads[name].evaluation.margins for name in ("dense", "experts")]
-    assert (found.margins == np.minimum(*margins)).all()
-    assert (found.feasible == ((margins[0] >= 0) & (margins[1] >= 0)).all(axis=1)).all()
+    _, actual = every_machine(both)
+    margins = [actual.workloads[name].evaluation.margins for name in ("dense", "experts")]
+    assert (actual.margins == np.minimum(*margins)).all()
+    assert (actual.feasible == ((margins[0] >= 0) & (margins[1] >= 0)).all(axis=1)).all()
 
 
 def test_a_machine_without_a_layout_for_a_workload_is_not_feasible():
@@ -85,12 +85,12 @@ def test_a_machine_without_a_layout_for_a_workload_is_not_feasible():
     few = "{model: llama3_8b, given: {global_batch_size: 16}}"
     space = chips(dense=DENSE % 1, few=few)
     narrow = space.pinned({"pp": 1, "tp": 2})
-    machines, found = every_machine(narrow)
+    machines, actual = every_machine(narrow)
     without = machines["nodes"] == 8
     assert without.any()
-    assert not found.feasible[without].any()
-    assert np.isnan(found.workloads["few"].evaluation.breakdown.step_time[without]).all()
-    assert np.isfinite(found.workloads["few"].evaluation.breakdown.step_time[~without]).all()
+    assert not actual.feasible[without].any()
+    assert np.isnan(actual.workloads["few"].evaluation.breakdown.step_time[without]).all()
+    assert np.isfinite(actual.workloads["few"].evaluation.breakdown.step_time[~without]).all()
 
 
 def test_a_space_of_workloads_reads_back_and_can_be_pinned(both):
@@ -98,7 +98,7 @@ def test_a_space_of_workloads_reads_back_and_can_be_pinned(both):
     assert again.fingerprint == both.fingerprint
     assert chips(dense=DENSE % 0.5, experts=EXPERTS % 0.5).fingerprint != both.fingerprint
     assert [parameter.name for parameter in again.parameters] == ["nodes", "cores"]
-    assert {own.space.by_name["tp"].choices for own in both.pinned({"tp": 4}).workloads} == {(4,)}
+    assert {workload.space.by_name["tp"].choices for workload in both.pinned({"tp": 4}).workloads} == {(4,)}
     with pytest.raises(DseError, match="tp"):
         both.pinned({"tp": 3})
 
@@ -107,15 +107,15 @@ def test_a_study_keeps_the_layout_and_the_breakdown_of_each_workload(both):
     study = Study.create(both)
     study.run(9)
     front = Study.load("chips").table.front().records()
-    assert [record["values"] for record in front] == [own["values"] for own in exact_front(both).records()]
+    assert [record["values"] for record in front] == [one["values"] for one in exact_front(both).records()]
     for record in front:
         assert set(record["layouts"]) == {"dense", "experts"}
         steps = [record["breakdown"][f"{name}.step_time_s"] for name in ("dense", "experts")]
         assert record["values"]["step_time_s"] == pytest.approx(0.75 * steps[0] + 0.25 * steps[1])
-        for own in both.workloads:
-            design = own.space.encode([{**record["params"], **record["layouts"][own.name]}])
-            again = evaluate(own.space, design).breakdown.step_time
-            assert record["breakdown"][f"{own.name}.step_time_s"] == pytest.approx(again)
+        for one in both.workloads:
+            design = one.space.encode([{**record["params"], **record["layouts"][one.name]}])
+            again = evaluate(one.space, design).breakdown.step_time
+            assert record["breakdown"][f"{one.name}.step_time_s"] == pytest.approx(again)
     assert {"dense.tp", "experts.step_time_s"} <= set(study.pareto_front().columns)
 
 

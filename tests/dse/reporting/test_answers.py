@@ -67,7 +67,7 @@ def facts(study):
 def test_no_line_is_wider_than_the_terminal_and_no_table_has_more_than_ten_rows(name, width):
     lines = printed(name, width)
     assert [line for line in lines if len(line) > width and "dse " not in line] == []
-    rules = [place for place, line in enumerate(lines) if line.startswith("──")]
+    rules = [index for index, line in enumerate(lines) if line.startswith("──")]
     for rule in rules:
         rows = 0
         for line in lines[rule + 1 :]:
@@ -178,7 +178,7 @@ def test_answers_are_in_plain_english(name):
 def test_a_pipe_is_as_wide_as_the_terminal_behind_it(monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     for columns, width in ((80, 80), (200, PLAIN_WIDTH)):
-        monkeypatch.setattr(os, "get_terminal_size", lambda _, own=columns: os.terminal_size((own, 24)))
+        monkeypatch.setattr(os, "get_terminal_size", lambda _, wide=columns: os.terminal_size((wide, 24)))
         assert console(io.StringIO()).width == width
 
 

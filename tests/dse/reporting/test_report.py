@@ -173,7 +173,7 @@ def test_colours_differ_and_stand_out(dark, report, browser):
     driver = browser(report, width=1024, dark=dark)
     shown = driver.execute_script(CONTRASTS, PARTS)
     assert len({colour for *_, colour in shown}) == len(PARTS)
-    assert min(shown, key=lambda own: own[1])[1] >= 3
+    assert min(shown, key=lambda pair: pair[1])[1] >= 3
     for name, ratio, _ in driver.execute_script(CONTRASTS, ["ink", "dim"]):
         assert ratio >= 4.5, name
     for name, ratio, _ in driver.execute_script(CONTRASTS, ["mark", "broken"]):
@@ -338,7 +338,7 @@ def luminance(colour):
 
 def test_colours_of_pictures_differ_and_stand_out_on_both_papers():
     assert len({*PART_COLOURS.values()}) == len(PART_COLOURS)
-    assert not {*PART_COLOURS.values(), *COLOURS} & {own for scheme in SCHEMES.values() for own in scheme}
+    assert not {*PART_COLOURS.values(), *COLOURS} & {ink for scheme in SCHEMES.values() for ink in scheme}
     for *_, paper in SCHEMES.values():
         for colour in (*PART_COLOURS.values(), DOMINATED, FRONT_COLOUR):
             dark, light = sorted([luminance(colour), luminance(paper)])

@@ -67,8 +67,8 @@ def test_killed_and_joined_by_others_they_make_the_same(study, url, alone):
         running[0].kill()
         exit_codes(running[:1])
         running = [*running[1:], *workers(url, 1)]
-        found = told(study)
-        assert found == alone[1][: len(found)]
+        actual = told(study)
+        assert actual == alone[1][: len(actual)]
     assert exit_codes(running) == [0, 0]
     assert told(study) == alone[1]
     assert marks(study) == []
@@ -189,8 +189,8 @@ def test_two_that_work_on_one_batch_store_it_once(two, alone):
     again = other.work()
     assert first.number == again.number == 1
     assert (one.claims.settle(first), other.claims.settle(again)) == (study.plan.batch_size, 0)
-    found = told(study)
-    assert found == alone[1][: len(found)]
+    actual = told(study)
+    assert actual == alone[1][: len(actual)]
 
 
 # What shares leave open.
@@ -222,9 +222,9 @@ def test_a_study_from_before_batches_were_concurrent_has_one_at_a_time(study, sp
     old = Study.load("shared", storage=url)
     assert old.plan.concurrency == 1
     assert exit_codes(workers(url, 2)) == [0, 0]
-    found = told(old)
-    assert len({space.legal.key(params) for _, _, params, *_ in found}) == len(found) == BUDGET
-    assert found[: old.plan.batch_size] == alone[1][: old.plan.batch_size]
+    actual = told(old)
+    assert len({space.legal.key(params) for _, _, params, *_ in actual}) == len(actual) == BUDGET
+    assert actual[: old.plan.batch_size] == alone[1][: old.plan.batch_size]
 
 
 # The arithmetic.
@@ -239,7 +239,7 @@ def test_every_design_is_in_one_share_and_shares_are_about_equal(space):
     [columns] = space.legal.enumerate(10_000)
     shares = [DesignShare(number, 3, space.parameters) for number in range(3)]
     inside = [share.has(columns) for share in shares]
-    assert (sum(own.astype(int) for own in inside) == 1).all()
-    assert min(own.mean() for own in inside) > 0.25
+    assert (sum(members.astype(int) for members in inside) == 1).all()
+    assert min(members.mean() for members in inside) > 0.25
     for row, params in enumerate(space.decode(columns)[:20]):
-        assert [share.has_key(space.legal.key(params)) for share in shares] == [own[row] for own in inside]
+        assert [share.has_key(space.legal.key(params)) for share in shares] == [members[row] for members in inside]

@@ -22,15 +22,15 @@ def test_a_bound_is_never_above_the_best(tmp_path, monkeypatch, seed):
     study = Study.open(space, "some", storage=f"sqlite:///{tmp_path}/dse.db", sampler="random")
     study.run(60)
     best = exact_front(space, method="list").costs.min(axis=0)
-    signs = [-1.0 if own.direction == "maximize" else 1.0 for own in space.objectives]
+    signs = [-1.0 if objective.direction == "maximize" else 1.0 for objective in space.objectives]
     before = None
     for evaluations in (1, 300, 3000, 1e9):
-        found = study_bound(study, evaluations=evaluations)
-        limits = [sign * limit for sign, limit in zip(signs, found.limits.values(), strict=True)]
+        actual = study_bound(study, evaluations=evaluations)
+        limits = [sign * limit for sign, limit in zip(signs, actual.limits.values(), strict=True)]
         assert all(limit <= least for limit, least in zip(limits, best, strict=True))
         assert before is None or all(new >= old for new, old in zip(limits, before, strict=True))
         before = limits
-    assert found.boxes_left == 0
+    assert actual.boxes_left == 0
     assert before == best.tolist()
 
 
@@ -39,9 +39,9 @@ def test_a_bound_says_that_it_is_no_certificate():
     study = Study.open(Space.load("gpt_1t_power_split"), "split", sampler="random")
     study.run(40)
     assert "no certificate" in " ".join(stdout_of("enumerate", "--bound", "split", "--evaluations", "1e4").split())
-    found = json_of("enumerate", "--bound", "split", "--evaluations", "1e4")["bound"]
-    assert found["boxes_left"] > 0
-    assert all(gap >= 0 for gap in found["gaps"].values())
+    actual = json_of("enumerate", "--bound", "split", "--evaluations", "1e4")["bound"]
+    assert actual["boxes_left"] > 0
+    assert all(gap >= 0 for gap in actual["gaps"].values())
     assert main(["enumerate", "gpt_1t_power_split", "--bound", "split"]) == 1
 
 

@@ -15,9 +15,9 @@ from tests.support.commands import json_of, stdout_of
 
 def test_an_exact_design_is_as_far_as_the_nearest_found():
     """(1, 4) is found; (2, 2) is matched by (2.2, 2.5), 25 % worse; (4, 1) by the same, 150 % worse."""
-    found = np.array([[1.0, 4.0], [2.2, 2.5]])
+    actual = np.array([[1.0, 4.0], [2.2, 2.5]])
     best = np.array([[1.0, 4.0], [2.0, 2.0], [4.0, 1.0]])
-    assert match_gaps(found, best).tolist() == pytest.approx([0.0, 0.25, 1.5])
+    assert match_gaps(actual, best).tolist() == pytest.approx([0.0, 0.25, 1.5])
 
 
 @pytest.fixture
@@ -83,8 +83,8 @@ def test_the_certificate_of_a_focused_study_is_of_its_focus(small_space):
     assert within[:, 0].min() > fastest[0]
     told = certified(study)
     assert told.focus == focus
-    found = study.table.front().costs
-    best = found[found[:, 1] < fastest[1] - 1.0].min(axis=0)
+    actual = study.table.front().costs
+    best = actual[actual[:, 1] < fastest[1] - 1.0].min(axis=0)
     assert [*told.gaps.values()] == pytest.approx((best / within.min(axis=0) - 1).tolist())
     assert told.ranks["step_time"] == int((within[:, 0] < best[0]).sum())
     said = " ".join(stdout_of("enumerate", "--certify", "focused").split())

@@ -28,7 +28,7 @@ def space_of(kind, small_space):
     if "workloads" in changes:
         return chips(large={"model": "gpt_22b", "weight": 1.0}, small={"model": "llama3_8b", "weight": 2.0})
     data = yaml.safe_load(small_space)
-    parts = {key: own for key, own in changes.items() if key in data}
+    parts = {key: section for key, section in changes.items() if key in data}
     space = Space.from_data({**data, **parts})
     space = space.robust() if "robust" in changes else space
     return space.with_tokens(changes["tokens"]) if "tokens" in changes else space
@@ -68,10 +68,10 @@ def forged(what):
 @pytest.mark.parametrize("what", FORGED)
 def test_what_somebody_changed_in_the_database_is_found(what, study):
     figure = forged(what)
-    found = json_of("check", "small", code=1)
-    assert {difference["trial"] for difference in found["differences"]} == {7}
-    assert figure in {difference["column"] for difference in found["differences"]}
-    assert (found["n_checked"], found["n_differing"]) == (20, 1)
+    actual = json_of("check", "small", code=1)
+    assert {difference["trial"] for difference in actual["differences"]} == {7}
+    assert figure in {difference["column"] for difference in actual["differences"]}
+    assert (actual["n_checked"], actual["n_differing"]) == (20, 1)
     assert "1 of 20 trials differ from the cost model" in stdout_of("check", "small", code=1)
 
 
@@ -92,7 +92,7 @@ def test_a_search_goes_on_over_last_bits_which_a_check_finds(study, monkeypatch)
     slower(monkeypatch, 1 + 1e-12)
     again = Study.load("small")
     assert again.changes() == []
-    assert {difference.trial for _, found in again.differing() for difference in found} == {*range(20)}
+    assert {difference.trial for _, actual in again.differing() for difference in actual} == {*range(20)}
 
 
 def test_under_another_cost_model_a_study_is_not_continued(study, monkeypatch):

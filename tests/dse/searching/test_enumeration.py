@@ -39,7 +39,7 @@ def random_space(seed: int) -> Space:
     for name, options in OPEN.items():
         least = [options.index(FITS[name])] if name in FITS else []
         kept = {*least, *rng.permutation(len(options))[: rng.integers(1, 3)].tolist()}
-        parameters[name] = [options[place] for place in sorted(kept)]
+        parameters[name] = [options[index] for index in sorted(kept)]
     data = dict(Space.load("gpt_1t_codesign").data)
     data["parameters"] = parameters
     data["derived"] = {**data["derived"], **DERIVED}
@@ -80,9 +80,9 @@ def same(one, other) -> bool:
 def test_who_lists_and_in_what_pieces_changes_nothing(layouts, usual, monkeypatch, step, chunk, jobs):
     monkeypatch.setattr(exact, "STEP", step)
     monkeypatch.setattr(enumeration, "CHUNK", chunk)
-    found = exact_front(layouts, workers=Workers(jobs), best=usual.costs[0].tolist())
-    assert same(found, usual)
-    assert found.tally.better[0] == 0 < found.tally.better[1]
+    actual = exact_front(layouts, workers=Workers(jobs), best=usual.costs[0].tolist())
+    assert same(actual, usual)
+    assert actual.tally.better[0] == 0 < actual.tally.better[1]
 
 
 def test_an_interrupted_listing_keeps_what_it_has(layouts, usual, monkeypatch):
@@ -96,10 +96,10 @@ def test_an_interrupted_listing_keeps_what_it_has(layouts, usual, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         exact_front(layouts, progress=interrupted)
-    found = exact_front(layouts, progress=interrupted, partial_too=True)
-    assert (found.is_partial, found.evaluated, found.legal) == (True, 1000, 2340)
+    actual = exact_front(layouts, progress=interrupted, partial_too=True)
+    assert (actual.is_partial, actual.evaluated, actual.legal) == (True, 1000, 2340)
     assert not usual.is_partial
-    assert all((usual.costs <= cost).all(axis=1).any() for cost in found.costs)
+    assert all((usual.costs <= cost).all(axis=1).any() for cost in actual.costs)
 
 
 @pytest.mark.parametrize("name", ["gpt_1t_codesign", "gpt_1t_power_split"])
@@ -110,12 +110,12 @@ def test_what_bounds_take_for_granted(name):
     before = bounds.breakdown_of(pricer, columns)
     for quantity in {*space.system.never_slower()} & {*space.by_name, *(d.name for d in space.derived)}:
         more = np.ceil(columns[quantity] * rng.uniform(1.01, 3, 400))
-        found = bounds.breakdown_of(pricer, {**columns, quantity: more})
-        assert (found.step_time <= before.step_time).all(), quantity
+        actual = bounds.breakdown_of(pricer, {**columns, quantity: more})
+        assert (actual.step_time <= before.step_time).all(), quantity
         for column in ("tokens_per_second", "system_price", "system_power"):
-            assert (getattr(found, column) >= getattr(before, column)).all(), (quantity, column)
+            assert (getattr(actual, column) >= getattr(before, column)).all(), (quantity, column)
         for column in bounds.OF_LAYOUTS:
-            assert (getattr(found, column) == getattr(before, column)).all(), (quantity, column)
+            assert (getattr(actual, column) == getattr(before, column)).all(), (quantity, column)
 
 
 @pytest.mark.parametrize("seed", range(2, 6))
@@ -144,9 +144,9 @@ def test_bounds_evaluate_few_designs_of_many():
     open_machine = {name: options for name, options in OPEN.items() if name.endswith(("width", "capacity", "clock"))}
     data["parameters"] = {**data["parameters"], **open_machine}
     space = Space.from_text(dump(data))
-    found = exact_front(space, method="bounds")
-    assert found.infeasible is None
-    assert found.evaluated < space.legal.count / 4
+    actual = exact_front(space, method="bounds")
+    assert actual.infeasible is None
+    assert actual.evaluated < space.legal.count / 4
 
 
 @pytest.mark.parametrize("change", [{"objectives": {"minimize": ["step_time", "energy_per_step"]}},

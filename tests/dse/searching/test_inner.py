@@ -64,8 +64,8 @@ def test_outer_and_inner_designs_are_the_legal_ones(space, monkeypatch):
     designs = [params for _, part in parts for params in space.decode(part)]
     every, keys, _, _ = priced(space)
     assert sorted(map(str, designs)) == sorted(map(str, every))
-    own = space.outer.space.parameters
-    outer_keys = list(zip(*([p.value(code) for code in outer[p.name]] for p in own), strict=True))
+    sampled = space.outer.space.parameters
+    outer_keys = list(zip(*([p.value(code) for code in outer[p.name]] for p in sampled), strict=True))
     assert set(outer_keys) == set(keys)
     assert len(outer_keys) == points == space.outer.count
     owners = np.concatenate([owner for owner, _ in parts])
@@ -110,7 +110,7 @@ def test_interrupted_studies_have_the_same_trials(sampler, monkeypatch):
 
 
 def test_the_representative_adds_most_to_what_the_study_has(study):
-    there, keys = [], [objective.key for objective in study.space.objectives]
+    reached, keys = [], [objective.key for objective in study.space.objectives]
 
     def volume(costs):
         return study.box.hypervolume(np.array(costs).reshape(-1, len(keys)))
@@ -119,12 +119,12 @@ def test_the_representative_adds_most_to_what_the_study_has(study):
     for trial, feasible in zip(study.table.trials, study.table.feasible, strict=True):
         if feasible:
             others = [list(winner["values"].values()) for winner in trial.user_attrs[WINNERS]]
-            volumes = [volume([*there, costs]) for costs in (trial.values, *others)]
+            volumes = [volume([*reached, costs]) for costs in (trial.values, *others)]
             assert volumes[0] == pytest.approx(max(volumes), rel=1e-12)
-            there += [trial.values, *others]
+            reached += [trial.values, *others]
             several += len(others) > 0
     assert several > 5
-    assert volume(there) == pytest.approx(study.hypervolume, rel=1e-12)
+    assert volume(reached) == pytest.approx(study.hypervolume, rel=1e-12)
     assert study.hypervolume_history()["hypervolume"].iloc[-1] == pytest.approx(study.hypervolume, rel=1e-12)
 
 
@@ -164,13 +164,13 @@ def test_where_nothing_is_feasible_a_trial_breaks_least(name):
     study.run(12)
     _, keys, _, violations = priced(space)
     for trial in study.table.trials:
-        own = [row for row, key in enumerate(keys) if key == space.outer.key(trial.params)]
-        assert sum(max(v, 0) for v in trial.constraints.values()) == violations[own].min()
+        worst = [row for row, key in enumerate(keys) if key == space.outer.key(trial.params)]
+        assert sum(max(v, 0) for v in trial.constraints.values()) == violations[worst].min()
     assert study.pareto_front().empty
 
 
 def test_ranges_alone_may_be_sampled():
-    parameters = {name: {"options": own, "by": "exact"} for name, own in SMALL["parameters"].items()}
+    parameters = {name: {"options": options, "by": "exact"} for name, options in SMALL["parameters"].items()}
     space = small({**parameters, "clock": {"from": "1 GHz", "to": "1.41 GHz"}})
     study = Study.create(space, sampler="nsga2")
     study.run(40)

@@ -93,10 +93,10 @@ def test_proposals_are_legal_feasible_and_beat_as_many_random_designs(codesign):
     study = study_of(codesign, batch_size=20, designs_per_trial=100)
     proposed = asked(study, 20)
     assert not any(broken_rules(codesign, params) for params in proposed)
-    found = costs_at(codesign, codesign.encode(proposed))
+    actual = costs_at(codesign, codesign.encode(proposed))
     drawn = costs_at(codesign, codesign.legal.random(2000, np.random.default_rng(0)))
-    assert not np.isnan(found).any()
-    assert (found.min(axis=0) <= np.nanmin(drawn, axis=0)).all()
+    assert not np.isnan(actual).any()
+    assert (actual.min(axis=0) <= np.nanmin(drawn, axis=0)).all()
 
 
 @pytest.mark.parametrize("name", ["gpt_1t_codesign", "lstm_24b_power"])
@@ -140,8 +140,8 @@ def test_where_nothing_is_feasible_the_nearest_to_feasibility_come(space):
     [everything] = impossible.legal.enumerate(10_000)
     violations = evaluate(impossible, everything).violations.sum(axis=1)
     proposed = asked(study_of(impossible, batch_size=5), 5)
-    found = evaluate(impossible, impossible.encode(proposed)).violations.sum(axis=1)
-    assert np.sort(found) == pytest.approx(np.sort(violations)[:5])
+    actual = evaluate(impossible, impossible.encode(proposed)).violations.sum(axis=1)
+    assert np.sort(actual) == pytest.approx(np.sort(violations)[:5])
 
 
 # Spaces that end.

@@ -49,8 +49,8 @@ def test_the_front_of_another_study_is_where_a_search_of_a_changed_space_starts(
     second = Study.create(fewer, "second")
     second.steer(None, starts)
     second.run(len(starts))
-    found = [fewer.legal.key(trial.params) for trial in second.table.trials]
-    assert set(found) >= {fewer.legal.key(params) for params in starts.values()}
+    actual = [fewer.legal.key(trial.params) for trial in second.table.trials]
+    assert set(actual) >= {fewer.legal.key(params) for params in starts.values()}
 
 
 @pytest.mark.slow

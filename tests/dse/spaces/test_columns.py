@@ -17,9 +17,9 @@ from tests.support.commands import json_of, stderr_of, stdout_of
 def test_every_name_has_a_meaning(name):
     """But for those that a space file makes up, which are its own formulas and parameters."""
     space = Space.load(name)
-    own = {*space.by_name, *space.given, *(derived.name for derived in space.derived)}
+    chosen = {*space.by_name, *space.given, *(derived.name for derived in space.derived)}
     memories, tiers = ([part.name for part in parts] for parts in (space.system.memory, space.system.network))
-    without = {one.name for one in listed_names(space) if one.group != "margins"} - own
+    without = {one.name for one in listed_names(space) if one.group != "margins"} - chosen
     assert not [one for one in without if not meaning(one, memories, tiers)]
 
 

@@ -44,8 +44,8 @@ def test_a_value_follows_what_balances_the_experts(tmp_path):
         assert framework.said(load_model("mixtral_8x7b")).get("imbalance") == loss
         assert framework.said(load_model("deepseek_v3")).get("imbalance") == bias
         assert "imbalance" not in framework.said(load_model("llama3_8b"))
-    own = "given: {imbalance: {value: {aux_loss: 1.3}, kind: assumed, source: mine}}"
-    (tmp_path / "mine.yaml").write_text(f"schema: framework/v1\ndescription: mine\n{own}\n")
+    text = "given: {imbalance: {value: {aux_loss: 1.3}, kind: assumed, source: mine}}"
+    (tmp_path / "mine.yaml").write_text(f"schema: framework/v1\ndescription: mine\n{text}\n")
     with pytest.raises(DseError, match="expected a value, one for each of aux_loss, bias, or conditions"):
         load_framework(tmp_path / "mine.yaml")
 
@@ -69,12 +69,12 @@ def test_overlaps_that_exclude_each_other_before_blackwell_leave_the_better_one(
     """Megatron-LM, arguments.py: one connection keeps the order of tensor parallelism, experts want 32."""
     space = space_of(system=system, **EXPERTS)
     assert ("tp_overlap" in space.by_name) == (otherwise == "none")
-    found = {}
-    for design in (own for batch in space.legal.enumerate() for own in space.decode(batch)):
-        found[design["tp"], design["ep"], design["overlap_ep"]] = design.get("tp_overlap", "chunked")
-    assert found[2, 8, True] == otherwise
-    assert found[2, 8, False] == found[1, 8, True] == "chunked"
-    assert len(found) == space.legal.count  # one choice for each layout
+    actual = {}
+    for design in (asked for batch in space.legal.enumerate() for asked in space.decode(batch)):
+        actual[design["tp"], design["ep"], design["overlap_ep"]] = design.get("tp_overlap", "chunked")
+    assert actual[2, 8, True] == otherwise
+    assert actual[2, 8, False] == actual[1, 8, True] == "chunked"
+    assert len(actual) == space.legal.count  # one choice for each layout
 
 
 def test_overlaps_that_exclude_each_other_are_refused_by_name():
@@ -97,11 +97,11 @@ def test_two_hops_reach_as_far_as_the_library_of_their_nodes(node, ep, fits):
         assert (broken == []) == legal
 
 
-@pytest.mark.parametrize(("parameters", "pins", "found"), cases(__file__, "aliases"))
-def test_an_alias_is_set_by_the_name_that_a_space_has(parameters, pins, found):
+@pytest.mark.parametrize(("parameters", "pins", "actual"), cases(__file__, "aliases"))
+def test_an_alias_is_set_by_the_name_that_a_space_has(parameters, pins, actual):
     space = space_of(parameters={"tp": [4, 8], **parameters}).pinned(pins)
     values = space.known_values(space.legal.random(1, np.random.default_rng(0)))
-    assert {name: np.asarray(values[name]).item() for name in found} == found
+    assert {name: np.asarray(values[name]).item() for name in actual} == actual
 
 
 def test_a_space_that_names_a_column_and_its_alias_is_refused():
@@ -138,8 +138,8 @@ def test_a_space_has_what_its_framework_says_but_for_its_own():
     space = space_of(framework="megatron_deepspeed")
     assert space.framework == "megatron_deepspeed"
     assert space.given["gradient_accumulation_fusion"] == 0
-    own = {"world_size": 64, "global_batch_size": 64, "attention": "fused"}
-    assert space_of(framework="megatron_deepspeed", given=own).given["attention"] == 1
+    given = {"world_size": 64, "global_batch_size": 64, "attention": "fused"}
+    assert space_of(framework="megatron_deepspeed", given=given).given["attention"] == 1
     opened = space_of(framework="megatron_core", parameters={"tp": [4, 8], "distributed_optimizer": [False, True]})
     assert "zero" not in opened.given
     switched = space_of(framework="megatron_core", parameters={"tp": [4, 8], "overlap_tp": [False, True]})
@@ -155,8 +155,8 @@ def test_a_framework_file_says_where_values_come_from(tmp_path):
 
 def test_more_overlap_of_tensor_parallelism_is_never_slower():
     """None, as in 2021; behind gradients of weights; and products in pieces as well."""
-    found = step_of(tp_overlap=["none", "gradients", "chunked"], sequence_parallel=1)
-    times = found.tp_communication_time
+    actual = step_of(tp_overlap=["none", "gradients", "chunked"], sequence_parallel=1)
+    times = actual.tp_communication_time
     assert times[0] > times[1] > times[2]
     assert step_of(overlap_tp=1, sequence_parallel=1).tp_communication_time == pytest.approx(times[2])
 

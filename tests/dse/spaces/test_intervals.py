@@ -44,7 +44,7 @@ CONDITIONS = st.recursive(
 @example(text="(a<max(c//b,a))", ends=[(-1.0, -1.0), (0.0, 0.0), (0.0, 0.0)])
 @given(text=st.one_of(TERMS, CONDITIONS), ends=st.lists(st.tuples(NUMBERS, NUMBERS), min_size=3, max_size=3))
 def test_ends_hold_for_all_within(text, ends):
-    box = {name: (np.array(min(own)), np.array(max(own))) for name, own in zip("abc", ends, strict=True)}
+    box = {name: (np.array(min(bounds)), np.array(max(bounds))) for name, bounds in zip("abc", ends, strict=True)}
     rng = np.random.default_rng(0)
     inside = {name: np.append(rng.uniform(low, high, 50), [low, high]) for name, (low, high) in box.items()}
     values = Expression.parse(text).compiled(NAMES)(inside)

@@ -68,14 +68,14 @@ proposals = st.fixed_dictionaries({name: st.sampled_from(options) for name, opti
 @given(proposals, st.integers(0, 2**32))
 @settings(max_examples=200)
 def test_the_nearest_design_is_legal_and_keeps_what_it_can(proposal, seed):
-    found = SMALL.legal.nearest(proposal, np.random.default_rng(seed))
-    assert SMALL.legal.key(found) in LEGAL
-    assert found.keys() == proposal.keys()
+    actual = SMALL.legal.nearest(proposal, np.random.default_rng(seed))
+    assert SMALL.legal.key(actual) in LEGAL
+    assert actual.keys() == proposal.keys()
     if SMALL.legal.key(proposal) in LEGAL:
-        assert found == proposal
-    assert not broken_rules(SMALL, found)
+        assert actual == proposal
+    assert not broken_rules(SMALL, actual)
     # tp comes before what it is tied to, so that it stays wherever some design has it.
-    assert (found["tp"] == proposal["tp"]) == (proposal["tp"] != 4)
+    assert (actual["tp"] == proposal["tp"]) == (proposal["tp"] != 4)
 
 
 def test_neighbours_are_legal_and_come_to_all_others_in_the_end():
@@ -127,8 +127,8 @@ def test_ranges_are_drawn_until_their_rules_hold():
     assert ((columns["clock"] >= 1e9) & (columns["clock"] <= 2e9)).all()
     [design] = space.decode(space.legal.random(1, rng))
     assert space.legal.nearest(design, rng) == design
-    found = space.legal.nearest({**design, "clock": 1e9, "dram_bandwidth": 8e12}, rng)
-    assert found["dram_bandwidth"] <= 3e3 * found["clock"]
+    actual = space.legal.nearest({**design, "clock": 1e9, "dram_bandwidth": 8e12}, rng)
+    assert actual["dram_bandwidth"] <= 3e3 * actual["clock"]
     others = itertools.islice(space.legal.neighbours(design, rng), 20)
     assert all(not broken_rules(space, other) for other in others)
     with pytest.raises(DseError, match="clock, dram_bandwidth: a range without steps has no end of designs"):

@@ -34,24 +34,24 @@ def space(tmp_path: Path, *changes: tuple[str, str]) -> Space:
     return Space.load(path)
 
 
-def shares(found: Space, columns: dict[str, FloatArray]) -> list[FloatArray]:
+def shares(actual: Space, columns: dict[str, FloatArray]) -> list[FloatArray]:
     """Every part's share of the power, designs in columns."""
-    known = found.known_values(columns)
+    known = actual.known_values(columns)
     return [known[f"{part}_fraction"] for part in SHARES]
 
 
 def test_every_split_that_leaves_something_is_legal_and_no_other(tmp_path):
-    found = space(tmp_path)
+    actual = space(tmp_path)
     percents = product(range(30, 71, 5), (2, 4), (8,), range(5, 36, 5), (2, 5))
     splits = sum(sum(split) < 100 for split in percents)
-    assert found.legal.count == splits * 2 * 4  # two budgets, four sizes of tp
+    assert actual.legal.count == splits * 2 * 4  # two budgets, four sizes of tp
 
 
 def test_the_chip_draws_what_the_budget_gives_it(tmp_path):
     """Up to one core: their number is whole."""
-    found = space(tmp_path)
-    columns = found.legal.random(200, np.random.default_rng(5))
-    system = machine(found, found.known_values(columns))
+    actual = space(tmp_path)
+    columns = actual.legal.random(200, np.random.default_rng(5))
+    system = machine(actual, actual.known_values(columns))
     drawn = chip_power(system) / system.host.power_overhead - system.host.power
     one_core = system.chip.matrix_flop_rate / system.chip.cores * system.chip.energy_per_flop
     assert np.all(drawn <= columns["tdp"] * (1 + 1e-12))
@@ -59,9 +59,9 @@ def test_the_chip_draws_what_the_budget_gives_it(tmp_path):
 
 
 def test_capacity_comes_in_banks_of_the_base(tmp_path):
-    found = space(tmp_path)
-    system = machine(found, found.known_values(found.legal.random(50, np.random.default_rng(5))))
-    for bought, bank in zip(system.memory, found.system.memory, strict=True):
+    actual = space(tmp_path)
+    system = machine(actual, actual.known_values(actual.legal.random(50, np.random.default_rng(5))))
+    for bought, bank in zip(system.memory, actual.system.memory, strict=True):
         assert bought.capacity / bought.bandwidth == pytest.approx(float(bank.capacity / bank.bandwidth))
 
 
@@ -69,7 +69,7 @@ def test_the_rules_are_those_of_the_reference(tmp_path):
     """The same energies, shares and power buy what DeepFlow's first generation says before derating."""
     probe = load_configuration(PROBE)
     reference = hardware(replace(probe, dp=np.array([2.0])))
-    found = space(
+    actual = space(
         tmp_path,
         ("tdp: [500 W, 700 W]", "tdp: 360 W"),  # of which 60 W are drawn by an idle chip
         ("{from: 0.05, to: 0.35, step: 0.05}", "0.2592"),
@@ -77,7 +77,7 @@ def test_the_rules_are_those_of_the_reference(tmp_path):
         ("[0.02, 0.05]", "0.2"),
         ("given: {", "given: {dram_energy: 6 pJ/bit, l2_energy: 5 fJ/bit, node_energy: 10 pJ/bit, "),
     )
-    system = machine(found, found.known_values(found.legal.random(1, np.random.default_rng(0))))
+    system = machine(actual, actual.known_values(actual.legal.random(1, np.random.default_rng(0))))
     _, l2, dram = system.memory
     links = 2  # of which each of the two data shards has one
     assert float(dram.bandwidth) == pytest.approx(float(reference["dram_bandwidth"][0] / probe.dram_derate[0]))
@@ -98,12 +98,12 @@ def test_a_space_whose_sections_are_wrong_is_told_so(tmp_path):
 
 
 def test_shares_can_be_pinned_and_the_rest_cannot(tmp_path):
-    found = space(tmp_path)
-    assert found.pinned({"core_fraction": 0.5, "tdp": "700 W"}).legal.count < found.legal.count
+    actual = space(tmp_path)
+    assert actual.pinned({"core_fraction": 0.5, "tdp": "700 W"}).legal.count < actual.legal.count
     with pytest.raises(DseError, match=r"no legal design .*; core_fraction can be 0.3, 0.35"):
-        found.pinned({"core_fraction": 0.7, "dram_fraction": 0.3})
+        actual.pinned({"core_fraction": 0.7, "dram_fraction": 0.3})
     with pytest.raises(DseError, match="fabric_fraction: follows from other names"):
-        found.pinned({"fabric_fraction": 0.1})
+        actual.pinned({"fabric_fraction": 0.1})
 
 
 @pytest.mark.parametrize(("old", "new", "said"), cases(__file__, "WRONG"))

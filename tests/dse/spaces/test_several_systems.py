@@ -27,15 +27,15 @@ def space_of(system, **parts):
     return Space.from_text(dump({**data, **parts}))
 
 
-@pytest.mark.parametrize("place", range(len(SYSTEMS)))
-def test_each_machine_costs_what_it_costs_alone(place):
-    several, alone = space_of([*SYSTEMS]), space_of(SYSTEMS[place])
+@pytest.mark.parametrize("index", range(len(SYSTEMS)))
+def test_each_machine_costs_what_it_costs_alone(index):
+    several, alone = space_of([*SYSTEMS]), space_of(SYSTEMS[index])
     designs = alone.decode(alone.legal.random(12, np.random.default_rng(0)))
-    own = evaluate(alone, alone.encode(designs))
-    among = evaluate(several, several.encode([{**design, "system": SYSTEMS[place]} for design in designs]))
-    np.testing.assert_array_equal(among.values, own.values)
-    np.testing.assert_array_equal(among.margins, own.margins)
-    for name, values in own.breakdown.columns().items():
+    expected = evaluate(alone, alone.encode(designs))
+    among = evaluate(several, several.encode([{**design, "system": SYSTEMS[index]} for design in designs]))
+    np.testing.assert_array_equal(among.values, expected.values)
+    np.testing.assert_array_equal(among.margins, expected.margins)
+    for name, values in expected.breakdown.columns().items():
         np.testing.assert_array_equal(among.breakdown.columns()[name], values, err_msg=name)
 
 
@@ -43,8 +43,8 @@ def test_the_front_is_that_of_the_machines_own_fronts_whichever_way_it_is_found(
     systems = SYSTEMS[:2]
     fronts = [exact_front(space_of([*systems]), method=method).costs for method in ("list", "bounds")]
     assert {*map(tuple, fronts[0])} == {*map(tuple, fronts[1])}
-    own = [tuple(cost) for system in systems for cost in exact_front(space_of(system)).costs]
-    assert {*map(tuple, fronts[0])} <= {*own}
+    expected = [tuple(cost) for system in systems for cost in exact_front(space_of(system)).costs]
+    assert {*map(tuple, fronts[0])} <= {*expected}
 
 
 def test_one_machine_can_be_pinned():

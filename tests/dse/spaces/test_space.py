@@ -150,15 +150,15 @@ def test_objectives_can_be_chosen_by_name(toy):
 
 def test_pricing_gives_values_margins_and_violations(toy):
     columns = toy.legal.random(200, np.random.default_rng(0))
-    found = evaluate(toy, columns)
-    assert found.num_points == 200
-    assert found.values[:, 0] == pytest.approx(found.breakdown.step_time)
-    assert found.values[:, 1] == pytest.approx(found.breakdown.system_price * found.breakdown.step_time)
-    assert found.margins[:, 0] == pytest.approx(60e9 - found.breakdown.peak_memory)
-    assert found.violations[:, 0] == pytest.approx(found.breakdown.peak_memory / 60e9 - 1)
-    assert (found.feasible == (found.margins[:, 0] >= 0)).all()
-    assert 0 < found.feasible.mean() < 1
-    assert found.derived["dp"] * columns["tp"] * columns["pp"] == pytest.approx(64)
+    actual = evaluate(toy, columns)
+    assert actual.num_points == 200
+    assert actual.values[:, 0] == pytest.approx(actual.breakdown.step_time)
+    assert actual.values[:, 1] == pytest.approx(actual.breakdown.system_price * actual.breakdown.step_time)
+    assert actual.margins[:, 0] == pytest.approx(60e9 - actual.breakdown.peak_memory)
+    assert actual.violations[:, 0] == pytest.approx(actual.breakdown.peak_memory / 60e9 - 1)
+    assert (actual.feasible == (actual.margins[:, 0] >= 0)).all()
+    assert 0 < actual.feasible.mean() < 1
+    assert actual.derived["dp"] * columns["tp"] * columns["pp"] == pytest.approx(64)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -178,10 +178,10 @@ def test_a_design_without_a_number_is_infeasible(toy):
         return transformer_step(run).map(lambda values: values * np.nan)
 
     rules = replace(rules_for(toy), rules=Rules(work=TRAINING, design=DesignPoints, cost=broken))
-    found = evaluate(toy, toy.legal.random(4, np.random.default_rng(0)), rules=rules)
-    assert not found.feasible.any()
-    assert (found.violations > 0).all()
-    assert np.isfinite(found.violations).all()
+    actual = evaluate(toy, toy.legal.random(4, np.random.default_rng(0)), rules=rules)
+    assert not actual.feasible.any()
+    assert (actual.violations > 0).all()
+    assert np.isfinite(actual.violations).all()
 
 
 def test_spaces_are_found_by_name_or_path(tmp_path):

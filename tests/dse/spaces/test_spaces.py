@@ -114,7 +114,7 @@ def space_of(model, system, given, parameters):
     others = [name for name in ("tp", "cp", "pp") if name in parameters]
     rows = "micro_batch_size" if "micro_batch_size" in parameters else 1
     given = ", ".join(part for part in (f"world_size: {WORLD}, global_batch_size: {BATCH}", given) if part)
-    options = "".join(f"  {name}: [{', '.join(map(written, own))}]\n" for name, own in parameters.items())
+    options = "".join(f"  {name}: [{', '.join(map(written, listed))}]\n" for name, listed in parameters.items())
     return Space.from_text(
         f"schema: search_space/v1\nmodel: {model}\nsystem: {system}\ngiven: {{{given}}}\n"
         f"parameters:\n{options}"
@@ -183,16 +183,16 @@ def priced(name, layout):
     """A layout's step. [s]"""
     space = Space.load(name)
     design = space.encode([space.completed(space.layouts[layout])])
-    found = evaluate(space, design, rules=rules_for(space, NATIVE))
-    return dict(zip((own.name for own in space.objectives), found.values.ravel(), strict=True))["step_time"]
+    actual = evaluate(space, design, rules=rules_for(space, NATIVE))
+    return dict(zip((aim.name for aim in space.objectives), actual.values.ravel(), strict=True))["step_time"]
 
 
 @pytest.mark.parametrize(("name", "layout"), LAYOUTS)
 def test_a_layout_that_ships_is_legal_and_complete(name, layout):
     space = Space.load(name)
-    own = dict(space.layouts[layout])
-    assert space.completed(own) == own
-    assert broken_rules(space, own) == []
+    values = dict(space.layouts[layout])
+    assert space.completed(values) == values
+    assert broken_rules(space, values) == []
 
 
 #: Space -> step of its published layout [s], and how near ours is. Llama's follow from TFLOP/s of a GPU.

@@ -44,8 +44,8 @@ def test_numbers_of_a_trial_are_columns_that_can_be_sorted(study):
     assert columns["dp"]
     assert columns["margin_fits_bytes"]
     row = study.trials().iloc[5]
-    own = {pair["key"]: pair["value"] for pair in shown["trials"][5]["user_attrs"]}
-    assert float(own["margin_fits_bytes"]) == row["margin_fits_bytes"]
+    attributes = {pair["key"]: pair["value"] for pair in shown["trials"][5]["user_attrs"]}
+    assert float(attributes["margin_fits_bytes"]) == row["margin_fits_bytes"]
 
 
 def test_objectives_have_units_that_people_use(study):

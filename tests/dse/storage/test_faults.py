@@ -298,10 +298,10 @@ def small(folder):
 
 
 def test_a_result_whose_folder_goes_is_written_elsewhere(small, folder, monkeypatch):
-    there = folder / "there"
-    there.mkdir()
+    elsewhere = folder / "there"
+    elsewhere.mkdir()
     monkeypatch.setattr(
-        "dse.cli.commands.enumerate.headway_lines", lambda stream: lambda _: there.exists() and there.rmdir()
+        "dse.cli.commands.enumerate.headway_lines", lambda stream: lambda _: elsewhere.exists() and elsewhere.rmdir()
     )
     monkeypatch.setattr("dse.searching.exact.exact_front.STEP", 10_000)
     error = stderr_of("enumerate", "small.yaml", "-o", "there/front.csv")

@@ -60,8 +60,8 @@ def test_a_run_moves_its_design_to_the_measured_time_and_its_neighbours_less(can
 
 
 def test_a_slow_run_across_nodes_lowers_the_rate_of_the_fabric_and_not_that_of_the_node(candidates):
-    place = LAYOUTS.index((1, 1, 1))  # gradients of all weights between nodes
-    slow = [Told(place, 2.0 * math.exp(candidates.machines.log_times[0, place]))]
+    index = LAYOUTS.index((1, 1, 1))  # gradients of all weights between nodes
+    slow = [Told(index, 2.0 * math.exp(candidates.machines.log_times[0, index]))]
     names = [one.name for one in candidates.machines.constants]
     shift = candidates.believed(slow).constants - candidates.believed([]).constants
     assert shift[names.index("fabric_efficiency")] < 3 * min(shift[names.index("node_efficiency")], 0) < 1e-9
@@ -102,8 +102,8 @@ def test_five_runs_find_a_layout_within_two_percent_on_machines_that_nobody_has_
         chosen = decide(candidates, told).runs
         if not chosen:
             break
-        place = chosen[0].candidate
-        told.append(Told(place, truth[place] if fits[place] else math.nan, out_of_memory=not fits[place]))
+        index = chosen[0].candidate
+        told.append(Told(index, truth[index] if fits[index] else math.nan, out_of_memory=not fits[index]))
     assert best_run(told)[1] <= 1.02 * truth[fits].min()
     assert sum(run.out_of_memory for run in told) <= 1
 
@@ -113,7 +113,7 @@ def test_runs_end_once_all_others_are_unlikely_to_be_faster(candidates):
     candidates = replace(candidates, doubt=0.1)
     shipped = np.exp(candidates.machines.log_times[0])
     places = np.argsort(shipped)[:12].tolist()
-    told = [Told(place, float(shipped[place])) for place in places]
+    told = [Told(index, float(shipped[index])) for index in places]
     assert decide(candidates, told[:1]).runs
     decision = decide(candidates, told)
     assert decision.chance < UNLIKELY
@@ -125,7 +125,7 @@ def test_the_best_two_are_repeated_where_noise_decides(candidates):
     shipped = np.exp(candidates.machines.log_times[0])
     order = np.argsort(shipped).tolist()
     noisy = [Told(order[0], time) for time in (0.9, 1.1, 0.9, 1.1)] + [Told(order[1], 1.001)]
-    told = [*(Told(place, 9.0) for place in order[2:]), *noisy]
+    told = [*(Told(index, 9.0) for index in order[2:]), *noisy]
     [again] = decide(candidates, told).runs
     assert again.repeats
     assert again.candidate == order[1]

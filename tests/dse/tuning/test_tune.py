@@ -49,17 +49,17 @@ def predicted_time(study, trial):
 
 @pytest.mark.slow
 def test_a_plan_is_tuned_by_runs_until_more_speed_is_unlikely(study):
-    found = tuned()
+    actual = tuned()
     for _ in range(12):
-        if not found["proposals"]:
+        if not actual["proposals"]:
             break
-        [one] = found["proposals"]
+        [one] = actual["proposals"]
         predicted = predicted_time(study, one["trial"])
-        found = tuned("--tell", str(one["trial"]), "--step-time", f"{1.2 * predicted}")
-    assert not found["proposals"]
-    assert found["chance"] < 0.05
+        actual = tuned("--tell", str(one["trial"]), "--step-time", f"{1.2 * predicted}")
+    assert not actual["proposals"]
+    assert actual["chance"] < 0.05
     runs = study.runs()
-    assert found["best"] == runs.trial[runs.step_time_s.idxmin()]
+    assert actual["best"] == runs.trial[runs.step_time_s.idxmin()]
     assert (runs.step_time_s / runs.predicted_step_time_s).to_numpy() == pytest.approx(1.2)
 
 
@@ -75,8 +75,8 @@ def test_a_proposal_is_expected_to_take_as_long_as_in_its_plan():
 
 
 def test_proposals_are_trials_with_launch_scripts(study):
-    found = tuned("--parallel", "3")
-    trials = [one["trial"] for one in found["proposals"]]
+    actual = tuned("--parallel", "3")
+    trials = [one["trial"] for one in actual["proposals"]]
     assert len({*trials}) == 3
     for trial in trials:
         assert stdout_of("export", NAME, "--trial", str(trial), "--format", "megatron")

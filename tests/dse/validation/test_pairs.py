@@ -23,8 +23,8 @@ def pair_of(measured, predicted):
     """A pair of these effects."""
     rows = [MeasuredRow(row_type="train_step", dataset="x", design=f"tp={tp} micro_batch_size=1") for tp in (1, 2)]
     runs = [
-        ComparedRow(row=row, measured_s=1 + measured * place, predicted_s=2 + 2 * predicted * place)
-        for place, row in enumerate(rows)
+        ComparedRow(row=row, measured_s=1 + measured * index, predicted_s=2 + 2 * predicted * index)
+        for index, row in enumerate(rows)
     ]
     return ComparedPair("x", "tp", (runs[0], runs[1]))
 

@@ -176,10 +176,10 @@ def test_spreads_of_peaks_are_those_of_the_built_in_runs(measured):
         if one.row.mem_gb and math.isfinite(one.memory_error)
     ]
     for start, spread in SPREADS.items():
-        found = [ratio for framework, ratio in ratios if not start or peak_spread(framework) is spread]
-        assert len(found) == spread.runs >= FEWEST_PEAKS
+        actual = [ratio for framework, ratio in ratios if not start or peak_spread(framework) is spread]
+        assert len(actual) == spread.runs >= FEWEST_PEAKS
         quantiles = [spread.low, spread.middle, spread.high]
-        assert np.quantile(found, [0.05, 0.5, 0.95]) == pytest.approx(quantiles, abs=0.02), start
+        assert np.quantile(actual, [0.05, 0.5, 0.95]) == pytest.approx(quantiles, abs=0.02), start
     assert {name for name, _ in ratios if peak_spread(name) is SPREADS[""]} == {"torchtitan@2024"}
 
 
@@ -187,10 +187,10 @@ def test_spreads_of_peaks_are_those_of_the_built_in_runs(measured):
 def test_no_error_has_grown_unnoticed(name, request):
     """Since the figures were kept: `python -m tests.validation_figures` keeps those of the tree."""
     rows = request.getfixturevalue("measured" if name == "shipped" else name)
-    found = pd.DataFrame(figures(name, rows)).set_index("dataset")
+    actual = pd.DataFrame(figures(name, rows)).set_index("dataset")
     kept = pd.read_csv(KEPT).query("table == @name").set_index("dataset")
-    assert {*kept.index} <= {*found.index}
-    now = found.loc[kept.index]
+    assert {*kept.index} <= {*actual.index}
+    now = actual.loc[kept.index]
     grown = (now["mean"] > kept["mean"] + ERROR_GROWS) | (now["median"] > kept["median"] + ERROR_GROWS)
     fallen = now.tau.astype(float) < kept.tau - TAU_FALLS
     assert [*kept.index[(now.expressed < kept.expressed) | grown | fallen]] == []
@@ -224,15 +224,15 @@ def test_json_has_every_data_set_and_every_row(evaluated, measured):
     [v3] = [one for one in measured if one.row.id == "V3 2048 H800"]
     assert h800["bias_percent"] == pytest.approx(100 * v3.error)
     assert h800["coverage_percent"] == 100 * (v3.low_s <= v3.measured_s <= v3.high_s)
-    for found in record["datasets"]:
-        assert [*found] == ["dataset", "rows", "expressed", "step_time", "memory", "kernels"]
-        rows = [one for one in measured if one.row.dataset == found["dataset"]]
-        assert (found["rows"], found["expressed"]) == (len(rows), sum(one.expressed for one in rows))
-        error = 100 * errors_of(measured, found["dataset"])
-        figures = found["step_time"]
+    for actual in record["datasets"]:
+        assert [*actual] == ["dataset", "rows", "expressed", "step_time", "memory", "kernels"]
+        rows = [one for one in measured if one.row.dataset == actual["dataset"]]
+        assert (actual["rows"], actual["expressed"]) == (len(rows), sum(one.expressed for one in rows))
+        error = 100 * errors_of(measured, actual["dataset"])
+        figures = actual["step_time"]
         if not error.size:
             assert figures["mean_abs_error_percent"] is None
-            assert found["memory"]["rows"] > 0
+            assert actual["memory"]["rows"] > 0
             continue
         assert figures["mean_abs_error_percent"] == pytest.approx(error.mean())
         assert figures["p90_abs_error_percent"] == pytest.approx(np.quantile(error, 0.9))
@@ -252,7 +252,7 @@ def test_rows_of_all_types_are_in_the_json(public, monkeypatch):
         if one.expressed and one.row.row_type != "memory":
             assert row["predicted_s"] > 0
             assert row["measured_s"] > 0
-    [collectives] = [found for found in record["datasets"] if found["dataset"] == "collective"]
+    [collectives] = [actual for actual in record["datasets"] if actual["dataset"] == "collective"]
     reduced = collectives["kernels"]["all_reduce"]
     assert sum(part["rows"] for part in reduced["by_size"]) == reduced["expressed"]
     assert all(part["to"] == 10 * part["from"] for part in reduced["by_size"])
@@ -265,10 +265,10 @@ def step_of(measured, predicted, **fields):
 
 
 def test_errors_are_relative_to_what_was_measured():
-    found = error_record(step.error for step in (step_of(10, 11), step_of(10, 7), step_of(10, 10)))
-    sizes = [found[f"{figure}_abs_error_percent"] for figure in ("mean", "median", "max")]
+    actual = error_record(step.error for step in (step_of(10, 11), step_of(10, 7), step_of(10, 10)))
+    sizes = [actual[f"{figure}_abs_error_percent"] for figure in ("mean", "median", "max")]
     assert sizes == pytest.approx([40 / 3, 10, 30])
-    assert found["bias_percent"] == pytest.approx(-20 / 3)
+    assert actual["bias_percent"] == pytest.approx(-20 / 3)
     assert math.isnan(error_record([])["mean_abs_error_percent"])
 
 
@@ -342,9 +342,9 @@ def test_words_of_a_plan_are_words_of_a_design(tmp_path, model, gpus, system, pr
         words = [design_text(plan.space, record["params"]), *(f"{n}={v:g}" for n, v in counts.items())]
         lines.append(f"train_step,x,megatron_core,{model},{system},{gpus},{' '.join(words)},1")
     (tmp_path / "runs.csv").write_text("\n".join(lines))
-    found = dse.validate(tmp_path / "runs.csv")
-    assert len(found) == len(plan.table) > 8
-    assert {one.why_not for one in found} == {""}
+    actual = dse.validate(tmp_path / "runs.csv")
+    assert len(actual) == len(plan.table) > 8
+    assert {one.why_not for one in actual} == {""}
 
 
 def test_measurements_are_not_written_over(tmp_path):

@@ -149,8 +149,8 @@ def test_kernels_are_those_of_the_cost_model():
     slow = replace(product, dtype="bf16")
     rows = compared([reduced, product, slow, replace(product, hw="A100"), replace(reduced, op="scan")])
     network = load_system("h100_80g_dgx").network
-    own = collective("all_reduce", np.array([1e8]), Group.of_neighbours(np.array([16.0])), network)
-    assert rows[0].predicted_s == own.time.item()
+    cost = collective("all_reduce", np.array([1e8]), Group.of_neighbours(np.array([16.0])), network)
+    assert rows[0].predicted_s == cost.time.item()
     assert 1.5 < rows[2].predicted_s / rows[1].predicted_s < 2.2
     assert 2 * 4096 * 4096 * 8192 / rows[2].predicted_s < load_system("h100_80g_dgx").chip.peak_flop_rate.item()
     assert "a rate of its chip for fp8" in rows[3].why_not
