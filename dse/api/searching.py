@@ -171,6 +171,7 @@ def plan(
     headroom: str | None = None, max_days: float | None = None, gpu_hour_price: float | None = None,
     optimistic: bool = False, set: Pins = None, note: Callable[[str], None] = lambda text: None,
     lora: int = 0, lora_targets: str = "", quantized_base: str = "", document_len: int = 0, dpo: bool = False,
+    examples: float | str | None = None,
 ) -> PlannedStudy:  # fmt: skip
     """Find the best parallel layouts of a model on some chips: evaluates every legal layout, stores the best as a
     study.
@@ -235,15 +236,18 @@ def plan(
         over their sum. [tokens]
     dpo : bool
         Train on pairs with a frozen reference model (direct preference optimization); a pair is two sequences.
+    examples : float or str, optional
+        Sequences of the whole run, or pairs with `dpo`, in place of `tokens`. [-]
     """
     for name, value in (("max_days", max_days), ("gpu_hour_price", gpu_hour_price)):
-        if value and not tokens:
+        if value and not (tokens or examples):
             raise ParameterError(f"{{{name}}}: of how many tokens? name them with {{tokens}}, such as 15T")
     question = Question(
         model=str(model), system=str(system), chips=gpus, seq_len=seq_len, sequences=global_batch_size,
         batch_tokens=batch_tokens, precision=precision, framework=framework, imbalance=imbalance,
         headroom=headroom, max_days=max_days, pins=set or {}, optimistic=optimistic,
         tokens=counted_tokens(tokens) if tokens else None, gpu_hour_price=gpu_hour_price,
+        examples=counted_tokens(examples) if examples else None,
         lora=lora, lora_targets=lora_targets, quantized_base=quantized_base, document_len=document_len, dpo=dpo,
     )  # fmt: skip
     if form := launch_form(str(model)):

@@ -120,7 +120,7 @@ def whole_or(word: str) -> Callable[[str], int]:
 def tokens(text: str) -> float:
     """A count such as ``15T``."""
     try:
-        return count_value(text)
+        return count_value(text.upper())
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -79,6 +79,7 @@ class Question:
     optimistic: bool = False  #: whether to rank by predicted step times in place of expected ones
     any_software: bool = False  #: whether layouts count that the framework cannot run
     tokens: float | None = None  #: of the whole run
+    examples: float | None = None  #: of the whole run, in place of `tokens`: sequences, or pairs of them with `dpo`
     gpu_hour_price: float | None = None  #: rent of a GPU for an hour, with `tokens`; None: owned [$]
     max_days: float | None = None  #: that the whole run may take
     pins: Mapping[str, Any] = field(default_factory=dict)  #: values of the layout that are fixed
@@ -407,11 +408,14 @@ class _Layouts:
 
     @property
     def run(self) -> dict[str, Any]:
-        """The section of the whole run; none without tokens."""
+        """The section of the whole run; none without tokens. Raises `ParameterError` if it has examples too."""
         asked = self.question
         rent = {RENTAL: f"{asked.gpu_hour_price:g} $/h"} if asked.gpu_hour_price else {}
         expected = {} if asked.optimistic else {BY_EXPECTED: True}
-        return {"run": {"tokens": int(asked.tokens), **expected, **rent}} if asked.tokens else {}
+        if asked.tokens and asked.examples:
+            raise ParameterError("{examples}: the run has {tokens}; leave one of them out")
+        tokens = asked.tokens or (asked.examples or 0) * self.seq_len * (2 if asked.dpo else 1)
+        return {"run": {"tokens": int(tokens), **expected, **rent}} if tokens else {}
 
     def assumed(self, chips: int) -> Iterator[tuple[str, str]]:
         """Arguments that were left out, each with the value that is assumed."""

@@ -329,6 +329,7 @@ def _training(launch: Launch) -> dict[str, Any]:
         "opt_type": MAXTEXT.word("optimizer", launch["optimizer"]),
         "shard_optimizer_over_data": launch.zero_stage == 1,
         "hardware": "gpu" if launch.node_size <= MOST_OF_A_HOST else "HARDWARE",
+        **({"num_vocab_tiling": 8} if launch["cross_entropy"] == "chunked" else {}),
     }
     if staged:
         keys["num_pipeline_microbatches"] = steps
@@ -340,8 +341,8 @@ def _training(launch: Launch) -> dict[str, Any]:
             balanced = word == "ring" and not launch.model.mtp_layers
             keys |= {"attention": "flash", "use_tokamax_splash": True, "context_parallel_load_balance": balanced}
             keys |= {"packing": False} if launch.model.attention == "mla" else {}
-    if capacity := float(launch["capacity_factor"]):
-        keys |= {"capacity_factor": capacity, "sparse_matmul": False}
+    if launch["capacity_factor"]:
+        keys |= {"capacity_factor": float(launch["capacity_factor"]), "sparse_matmul": False}
     if launch["offload_activations"] == 1 and launch["recompute"] == "full":
         keys |= {"remat_policy": "custom", "decoder_layer_input": "offload"}
     return keys | ({"optimizer_memory_host_offload": True} if launch["offload_optimizer"] == 1 else {})
@@ -507,6 +508,7 @@ def _read_training(
         "overlap_grad_reduce": True,
         "vpp": 1,
         **{name: MAXTEXT.given[name] for name in OF_SOFTWARE},
+        **({"cross_entropy": "chunked"} if int(keys.get("num_vocab_tiling", 1)) > 1 else {}),
     }
     if staged:
         chunk_layers = int(keys.get("num_layers_per_pipeline_stage", 1)) * design["pp"]
@@ -515,6 +517,5 @@ def _read_training(
     if design["cp"] > 1:
         word = keys.get("context_parallel_strategy", "all_gather")
         columns["cp_communication"] = MAXTEXT.value("cp_communication", word, "all_gather")
-    if float(keys.get("capacity_factor", -1)) > 0:
-        columns["capacity_factor"] = float(keys["capacity_factor"])
+    columns |= {"capacity_factor": capacity} if (capacity := float(keys.get("capacity_factor", -1))) > 0 else {}
     return columns | ({"offload_optimizer": 1} if keys.get("optimizer_memory_host_offload") else {})

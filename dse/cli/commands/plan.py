@@ -67,22 +67,17 @@ def batch(text: str) -> tuple[int | None, float | None]:
     return (None, value) if is_of_tokens else (int(value), None)
 
 
-def formats(text: str) -> str:
-    """Number formats between commas, in small letters."""
-    return text.lower()
-
-
-def packed(text: str) -> int:
-    """Length of the document of a token, from the mean of all lengths, and their root mean square if they differ.
+def packed(text: str) -> tuple[float, int]:
+    """Mean length of documents, and the length of that of a token: by the root mean square too, if lengths differ.
 
     >>> packed("500"), packed("500,800")
-    (500, 1280)
+    ((500.0, 500), (500.0, 1280))
     """
     mean, *others = [number(word) for word in text.split(",")]
     rms = others[0] if others else mean
     if len(others) > 1 or mean <= 0 or rms < mean:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a mean length, and a root mean square that is no less")
-    return max(1, round(rms**2 / mean))
+    return mean, max(1, round(rms**2 / mean))
 
 
 def sequence(text: str) -> int:
@@ -109,12 +104,15 @@ def run(args: argparse.Namespace) -> int:
     sequences, batch_tokens = args.global_batch_size or (None, None)
     single = ("seq_len", "tokens", "max_days", "framework", "imbalance", "headroom", "objective", "optimistic",
               "budget", "study", "save", "storage", "lora", "lora_targets", "quantized_base",
-              "document_len", "dpo")  # fmt: skip
+              "examples", "document_len", "dpo")  # fmt: skip
+    mean, args.document_len = args.packed or (0.0, 0)
+    if mean and args.examples and not args.tokens:  # a sequence has several
+        args.tokens, args.examples = args.examples * mean, None
     workload = {
         **{name: getattr(args, name) for name in single},
         "global_batch_size": sequences,
         "batch_tokens": batch_tokens,
-        "precision": [word.strip() for word in args.precision.split(",") if word.strip()],
+        "precision": [word.lower() for word in args.precision],
         "set": dict(args.set),
         "jobs": Workers(args.jobs, args.backend, args.scheduler),
         "progress_of": lambda space: progress_of(space, sys.stderr),
@@ -122,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
     if len(args.gpus) * len(args.system) > 1:
         return side_by_side(args, workload)
     rent = prices_of(args.system, args.gpu_hour_price).get(args.system[0])
-    workload["gpu_hour_price"] = rent if args.tokens else None
+    workload["gpu_hour_price"] = rent if args.tokens or args.examples else None
     planned = plan(args.model, gpus=args.gpus[0], system=args.system[0], note=say, **workload)
     write(args, planned)
     return 0 if planned.study.table.feasible.any() else 1
@@ -166,7 +164,7 @@ def write(args: argparse.Namespace, answer: PlannedStudy) -> None:
         return
     notes = [str(answer.faster)] if answer.faster else []
     [row] = compare_plans({(args.system[0], args.gpus[0]): answer}, gpu_hour_price=args.gpu_hour_price).rows
-    rent = [("Rent", rent_text(row))] if args.gpu_hour_price and not args.tokens else []
+    rent = [("Rent", rent_text(row))] if args.gpu_hour_price and not (args.tokens or args.examples) else []
     commands = next_commands(args, answer, notes)
     write_report(lambda width: plan_report(study, str(answer), notes, commands, width, rent), None)
 
