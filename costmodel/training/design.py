@@ -26,8 +26,7 @@ from costmodel.training.ranks import EXPERT_ORDER, ORDER, RANK_ORDERS, STAGES_IN
 
 #: The layout that needs no text: as even as can be.
 EVEN: Final = "even"
-_GROUP: Final = re.compile(r"\(([^()]*)\)\*([0-9]+)")
-_LETTER: Final = re.compile(r"([Etm L|])\*([0-9]+)")
+_REPEATED: Final = re.compile(r"(?:\(([^()]*)\)|([EtmL|]))\*([0-9]+)")
 #: Most chunks that a layout may have.
 MOST_CHUNKS: Final = 1024
 
@@ -52,9 +51,8 @@ class PipelineLayout:
         Raises `DseError` if the text is not a layout.
         """
         written = re.sub(r"[,\s]", "", text)
-        while (more := _GROUP.sub(_repeated, written)) != written and len(more) < 100 * MOST_CHUNKS:
+        while (more := _REPEATED.sub(_repeated, written)) != written and len(more) < 100 * MOST_CHUNKS:
             written = more
-        written = _LETTER.sub(_repeated, written)
         chunks = written.split("|")
         wrong = re.search(r"[^EtmL|]", written)
         if wrong or len(chunks) > MOST_CHUNKS:
@@ -69,9 +67,9 @@ class PipelineLayout:
 
 
 def _repeated(match: re.Match[str]) -> str:
-    if len(match[2]) > 4:
-        raise DseError(f"pipeline_layout: {match[2][:12]} times: expected at most 9999")
-    return match[1] * int(match[2])
+    if len(match[3]) > 4:
+        raise DseError(f"pipeline_layout: {match[3][:12]} times: expected at most 9999")
+    return (match[1] or match[2] or "") * int(match[3])
 
 
 class PipelineLayouts(list[str]):

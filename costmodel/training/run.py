@@ -287,10 +287,7 @@ class RankRun(Run[ModelShape, RankShape]):
     @cached_property
     def padded_expert_rows(self) -> FloatArray:
         """Rows of the products of an expert, padded to the multiple that their format needs. [elements]"""
-        rows, codes = self.expert_rows, self.design.precision
-        if not codes.any():
-            return rows
-        multiple = of_formats(codes, "multiple")
+        rows, multiple = self.expert_rows, of_formats(self.design.precision, "multiple")
         return np.where(multiple > 1, np.ceil(rows / multiple) * multiple, rows)
 
     @cached_property

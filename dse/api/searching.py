@@ -245,9 +245,8 @@ def plan(
     question = Question(
         model=str(model), system=str(system), chips=gpus, seq_len=seq_len, sequences=global_batch_size,
         batch_tokens=batch_tokens, precision=precision, framework=framework, imbalance=imbalance,
-        headroom=headroom, max_days=max_days, pins=set or {}, optimistic=optimistic,
-        tokens=counted_tokens(tokens) if tokens else None, gpu_hour_price=gpu_hour_price,
-        examples=counted_tokens(examples) if examples else None,
+        headroom=headroom, max_days=max_days, pins=set or {}, optimistic=optimistic, gpu_hour_price=gpu_hour_price,
+        tokens=counted_tokens(tokens) if tokens else None, examples=counted_tokens(examples) if examples else None,
         lora=lora, lora_targets=lora_targets, quantized_base=quantized_base, document_len=document_len, dpo=dpo,
     )  # fmt: skip
     if form := launch_form(str(model)):

@@ -162,8 +162,7 @@ def keys_model(keys: Mapping[str, Any], name: str) -> ModelShape:
         return _named(known, keys)
     given = {**DEFAULTS, **keys}
     style = str(given["decoder_block"])
-    plain_blocks = ("llama2", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "deepseek", "gpt3")
-    blocks = (*plain_blocks, *PATTERNS)
+    blocks = ("llama2", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "deepseek", "gpt3", *PATTERNS)
     if style not in blocks:
         raise DseError(f"decoder_block {style}: not known{suggestion(style, blocks)}")
     sizes: dict[str, Any] = {field: _number(given.get(key, 0)) for key, field in SIZES.items()}
