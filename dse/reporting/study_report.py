@@ -170,7 +170,7 @@ def evaluation_report(
         lines.append(("Run", run_text(space, record)))
     below = [place_text(space, record), failures_text(record) if "run" in record else "", *design_lines(space, record)]
     return [
-        *wrapped([*lines, *next_lines(commands)], width),
+        *wrapped([*lines, *next_lines(commands, space)], width),
         Text(),
         *(Text(line) for line in below if line),
         quantities_table(space, record),

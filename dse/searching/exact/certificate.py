@@ -40,7 +40,7 @@ class Certificate:
     study: str
     focus: str  #: condition that the exact front keeps, "" for all designs
     trials: int
-    hypervolume_ratio: float  #: of the study's front to the exact one, in the study's box
+    hypervolume_ratio: float  #: of the study's front to the exact one, in the study's box; 1 where that has none
     found: int  #: designs of the exact front that the study has evaluated
     of: int  #: designs of the exact front
     gaps: dict[str, float]  #: objective -> how much worse than the best possible its best value is, relative
@@ -103,7 +103,7 @@ def certificate(study: BaseStudy, exact: ExactFront) -> Certificate:
         study=study.name,
         focus=study.plan.focus,
         trials=len(study.table.trials),
-        hypervolume_ratio=study.box.hypervolume(costs) / study.box.hypervolume(best),
+        hypervolume_ratio=study.box.hypervolume(costs) / whole if (whole := study.box.hypervolume(best)) else 1.0,
         found=sum(key(params) in seen for params in exact.space.decode(exact.designs)),
         of=len(best),
         gaps=dict(zip(names, gaps.tolist(), strict=True)),

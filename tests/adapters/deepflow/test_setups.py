@@ -13,7 +13,7 @@ from costmodel.formats.input_files import data_beside, dump
 from dse.adapters.deepflow.setups import PRESENT, SECOND, read_setup
 from dse.adapters.deepflow.summaries import setup_figures
 from tests.support.cases import cases
-from tests.support.commands import json_of, outputs_of, stderr_of
+from tests.support.commands import json_of, outputs_of, stderr_of, stdout_of
 from tests.support.paths import ROOT, TEST_DATA
 
 DOCS = (ROOT / "docs" / "deepflow.md").read_text()
@@ -200,11 +200,11 @@ def test_a_space_on_files_has_the_times_of_the_files(name, tmp_path, monkeypatch
     Path("space.yaml").write_text(dump(SPACES[name]["space"]))
     actual = json_of("enumerate", "space.yaml")
     assert [actual["n_legal"], actual["n_infeasible"]] == SPACES[name]["designs"]
-    for design in actual["front"]:
-        chosen = {key: design["params"].get(value, value) for key, value in SPACES[name]["options"].items()}
-        alone = evaluated(*SPACES[name]["files"], *(f"--set={key}={value}" for key, value in chosen.items()))
-        assert design["breakdown"]["step_time_s"] == alone["Time"]
-        assert design["breakdown"]["tflops"] == alone["hw.throughput"]
+    for costs, params in ((row["breakdown"], row["params"]) for row in actual["front"]):
+        chosen = [f"--set={k}={params.get(v, v)}" for k, v in SPACES[name]["options"].items()]
+        alone = evaluated(*SPACES[name]["files"], *chosen)
+        assert (costs["step_time_s"], costs["tflops"]) == (alone["Time"], alone["hw.throughput"])
+    assert "dse explain" not in stdout_of("search", "space.yaml", "--budget", "2")  # its runs have no parts
 
 
 # Executed by the reference (d3db86a, `--gemm True`) for the configuration of energy_per_xbit/CR_N64_k8_k1_d8_l1/10.
