@@ -198,12 +198,14 @@ def test_limits_read_words_switches_and_numerics_of_a_model(shape, numerics, rul
     assert bool(refused) == bool(rule)
 
 
-@by_table("pins", "limited")
-def test_maxtext_accumulates_no_gradients_in_eight_bits(pins, limited):
-    """types.py of MaxText: "FP8 quantization is not compatible with gradient accumulation"."""
-    [broken] = broken_rules(load_framework("maxtext"), load_model("llama3_8b"), [{"zero": 3, **pins}], {})
-    assert [text for text in broken if "eight bits" in text] == broken
-    assert bool(broken) == limited
+@by_table("framework", "model", "pins", "rule")
+def test_limits_of_a_framework_read_designs(framework, model, pins, rule):
+    """types.py of MaxText: "FP8 quantization is not compatible with gradient accumulation"; mamba_context_parallel.py
+    of Megatron Core: ranks share heads, and groups are shared too or repeated.
+    """
+    [broken] = broken_rules(load_framework(framework), load_model(model), [{"zero": 3, **pins}], {})
+    assert bool(broken) == bool(rule)
+    assert all(rule in text for text in broken)
 
 
 def test_a_release_has_the_values_before_later_ones(tmp_path):
