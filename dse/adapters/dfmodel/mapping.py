@@ -46,6 +46,8 @@ LARGEST_TABLE: Final = 50_000_000
 #: Totals that differ by less are equal: sums in another order do. [-]
 TIE: Final = 1e-13
 
+_MANY: Final = 10_000  #: kernels times the root of the tokens, or half the sizes of a tile; minutes above
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
@@ -347,17 +349,16 @@ def _fastest_groups(load: Loads, ways: Groupings, sets: Groups) -> tuple[float, 
     return best
 
 
-def with_tiles(setup: Setup, generation: str, largest: float = np.inf) -> Setup:
+def with_tiles(setup: Setup, generation: str, largest: float = np.inf, *, kernels: int = 1) -> Setup:
     """Each row once for each size of a tile: those that divide the sequence, the smallest first.
 
-    Where the last tile may be smaller, sizes that make the same number of tiles cost the same: the
-    smallest of them stands for all. With a `largest` size [tokens], only sizes up to it, itself first.
+    Where the last tile may be smaller, sizes that make the same number of tiles cost the same: the smallest stands for
+    all. With a `largest` size [tokens], only sizes up to it, itself first. Many `kernels` only take divisors.
     """
     seq_len = int(setup.seq_len.flat[0])
     sizes = divisors(seq_len)
-    if GENERATIONS[generation].ragged_tiles:
-        sizes = np.arange(1.0, seq_len + 1)
-        sizes = np.sort(sizes[np.unique(np.ceil(seq_len / sizes), return_index=True)[1]])
+    if GENERATIONS[generation].ragged_tiles and kernels * seq_len**0.5 < _MANY:
+        sizes = np.unique(np.ceil(seq_len / np.arange(1.0, seq_len + 1)))
     if np.isfinite(largest):
         sizes = np.append(largest, sizes[sizes < largest])
     rows = setup.take(np.repeat(np.arange(setup.num_points), sizes.size))

@@ -198,13 +198,12 @@ def _designs(file: SetupFile, generation: str, wanted: Wanted) -> Setup:
     setup = replace(file.setup, kernel_by_kernel=not _fused(file, wanted))
     if wanted.tile_size:
         setup = replace(setup, tile_size=np.array([float(wanted.tile_size)]))
-    refused = setup.refusals(generation)
-    if refused:
+    if refused := setup.refusals(generation):
         raise DseError("\n".join(refused))
     limited = GENERATIONS[generation].tile_limits and wanted.tile_size is None
     if _tile_is_open(file, wanted) or (limited and setup.workload == "llm"):
         largest = np.inf if _tile_is_open(file, wanted) else float(setup.tile_size[0])
-        return with_tiles(sized(setup), generation, largest)
+        return with_tiles(sized(setup), generation, largest, kernels=len(file.graph))
     return sized(setup)
 
 

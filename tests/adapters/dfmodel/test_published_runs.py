@@ -262,10 +262,10 @@ STAGE = {"skip_weight": "true", "use_effective_stage": "true"}
 @pytest.mark.slow
 def test_stages_of_a_scan_share_k(evaluated):
     scan = [
-        kernel(f"Scan_stage_{i}", 4 + i, "gemm_input1_weight", (1, 262144, 5, 1), **STAGE, num_input=32)
+        kernel(f"Scan_stage_{i}", 4 + i, "gemm_input1_weight", (1, 524288, 5, 1), **STAGE, num_input=32)
         for i in range(4)
     ]
-    assert_printed(evaluated(mamba(262144, scan), RUNS["scan in stages"]), "scan in stages")
+    assert_printed(evaluated(mamba(524288, scan), RUNS["scan in stages"]), "scan in stages")
 
 
 def test_ffts_of_a_hyena_block_are_one_group(evaluated):
