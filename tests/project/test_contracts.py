@@ -34,12 +34,12 @@ MOST_MODULES = 20
 BUDGETS = [
     ("costmodel dse", "", 67_906),
     ("costmodel dse", "dse.adapters", 46_619),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_768),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_773),
     ("dse.searching dse.storage", "", 6_911),
     ("dse.adapters", "", 21_287),
     ("dse.adapters.xla", "", 6_500),
     ("dse.adapters.dfmodel", "", 3_968),
-    ("tests", "", 29_822),
+    ("tests", "", 29_826),
 ]
 
 #: Names without a meaning, which no value has.
