@@ -17,10 +17,9 @@ from costmodel.formats.quantity import count_value, readable
 from costmodel.rules.registry import NATIVE
 from dse.api import checked
 from dse.output import EVALUATION_KEYS, Record, design_text
-from dse.pricing.evaluated import rules_for
+from dse.pricing.evaluated import FittedDesign, rules_for
 from dse.pricing.evaluation import evaluated_design, reasons
 from dse.pricing.workers import Jobs, workers_of
-from dse.searching.nearest_design import FittedDesign, nearest_feasible
 from dse.spaces.sections.parameters import written_value
 from dse.spaces.space import Params, Space
 
@@ -113,8 +112,9 @@ def evaluate_design(
     rules = rules_for(space, profile or NATIVE)
     params: Params = space.completed({})
     if best:
-        feasible = nearest_feasible(space, {}, rules)
-        if feasible is None:
+        from dse.searching.nearest_design import nearest_feasible
+
+        if (feasible := nearest_feasible(space, {}, rules)) is None:
             raise ParameterError("{best}: no design with these values is feasible; `fit` finds the nearest")
         params = feasible.params
     given = {name: space.given[name] for name in ("world_size", "global_batch_size") if name in space.given}
@@ -302,13 +302,12 @@ def fit(
     if not named:
         raise ParameterError("fit: give the values that you would like with {set}, such as tp=8 pp=16")
     rules = rules_for(space, profile or NATIVE)
-    feasible = nearest_feasible(space, named, rules)
-    if feasible is None:
+    from dse.searching.nearest_design import nearest_feasible
+
+    if (feasible := nearest_feasible(space, named, rules)) is None:
         raise DseError(nothing_near(space))
     costs = evaluated_design(space, feasible.params, rules=rules)
-    return NearestFit(
-        feasible.params, feasible.changed, feasible.broken, feasible.exhaustive, space=space, named=named, record=costs
-    )
+    return NearestFit(feasible.params, feasible.changed, feasible.broken, feasible.exhaustive, space, named, costs)
 
 
 def nothing_near(space: Space) -> str:

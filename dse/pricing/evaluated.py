@@ -23,7 +23,7 @@ from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
 from dse.predictions.intervals import EVIDENCE, Interval, ends, interval, kind_codes, unmeasured_features, widest
 from dse.spaces.sections.parameters import keyed
 from dse.spaces.sections.training_run import UNITS, has_run
-from dse.spaces.space import Batch, Space
+from dse.spaces.space import Batch, Params, Space
 
 #: Relative violation of a limit where the profile has no number.
 NAN_VIOLATION: Final = 1e9
@@ -130,6 +130,16 @@ def unmeasured(space: Space, record: Mapping[str, Any]) -> list[str]:
     del columns["tp"], columns["ep"], columns["etp"]
     codes = [int(code.flat[0]) for code in kind_codes(**columns)]
     return unmeasured_features(system, space.model, ranks, codes)
+
+
+@dataclass(frozen=True, slots=True)
+class FittedDesign:
+    """A feasible design, and the changes to reach it."""
+
+    params: Params
+    changed: Mapping[str, tuple[Any, Any]]  #: named values: given, and changed
+    broken: Mapping[str, float]  #: limits that the named values violate at best, and by how much [unit of each]
+    exhaustive: bool  #: whether every legal design was looked at
 
 
 def interval_columns(

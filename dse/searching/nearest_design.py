@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from costmodel.columns import FloatArray
 from costmodel.rules.rules import WorkloadRules
 from dse.fronts import as_costs
+from dse.pricing.evaluated import FittedDesign
 from dse.pricing.evaluation import evaluate_unique
 from dse.spaces.legal import LISTED
 from dse.spaces.space import Batch, Params, Space
@@ -21,16 +21,6 @@ BLOCK: Final = 1 << 16
 DRAWN: Final = 1 << 18
 #: Random designs that are moved to the values asked for, there.
 NEAR: Final = 512
-
-
-@dataclass(frozen=True, slots=True)
-class FittedDesign:
-    """A feasible design, and the changes to reach it."""
-
-    params: Params
-    changed: Mapping[str, tuple[Any, Any]]  #: named values: given, and changed
-    broken: Mapping[str, float]  #: limits that the named values violate at best, and by how much [unit of each]
-    exhaustive: bool  #: whether every legal design was looked at
 
 
 def nearest_feasible(space: Space, named: Mapping[str, Any], rules: WorkloadRules) -> FittedDesign | None:

@@ -32,14 +32,14 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 67_906),
-    ("costmodel dse", "dse.adapters", 46_619),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_773),
-    ("dse.searching dse.storage", "", 6_911),
+    ("costmodel dse", "", 67_905),
+    ("costmodel dse", "dse.adapters", 46_618),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_768),
+    ("dse.searching dse.storage", "", 6_901),
     ("dse.adapters", "", 21_287),
     ("dse.adapters.xla", "", 6_500),
     ("dse.adapters.dfmodel", "", 3_968),
-    ("tests", "", 29_826),
+    ("tests", "", 29_824),
 ]
 
 #: Names without a meaning, which no value has.
