@@ -62,8 +62,9 @@ def run(args: argparse.Namespace, kind: str) -> int:
     instead = nearest_text(args, record) if asks else ""
     if instead and form == "json":
         say(instead)
-    commands = [f"dse explain {quote(str(args.design))}{set_words(args)}"] if kind != SPACE or args.set else []
     brief = kind != SPACE
+    has_parts = space.workload.work.reads_system and (brief or args.set)
+    commands = [f"dse explain {quote(str(args.design))}{set_words(args)}"] if has_parts else []
     write_result(lambda where: write(space, record, form, where, instead, commands, brief), args.output, ENDINGS[form])
     return 0 if record["feasible"] else 1
 

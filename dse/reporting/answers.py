@@ -264,7 +264,7 @@ def front_lines(space: Space, front: Sequence[Record], commands: Sequence[str]) 
     if second:
         row, reason = second
         lines.append(("Or", f"{reason}{other_text(space, best, front[row])}"))
-    return [*lines, *next_lines(commands, space)]
+    return [*lines, *next_lines(commands)]
 
 
 def lead_text(space: Space, record: Record) -> str:
@@ -292,10 +292,9 @@ def other_text(space: Space, best: Record, other: Record) -> str:
     return f"with {layout_text(space, other, differing)}{trial}: {joined(numbers)}"
 
 
-def next_lines(commands: Sequence[str], space: Space | None = None) -> list[Line]:
-    """Commands to run next, one on each line to copy; `dse explain` where the work of the space has parts."""
-    known = [c for c in commands if space is None or space.workload.work.reads_system or "dse explain" not in c]
-    return [("Next" if not index else " ", command.replace(" ", "\xa0")) for index, command in enumerate(known)]
+def next_lines(commands: Sequence[str]) -> list[Line]:
+    """Commands to run next, one on each line to copy."""
+    return [("Next" if not index else " ", command.replace(" ", "\xa0")) for index, command in enumerate(commands)]
 
 
 def study_words(study: str, storage: str | None = None) -> str:

@@ -72,7 +72,8 @@ def study_report(study: BaseStudy, width: int, *, storage: str | None = None) ->
     if not front:
         return [Text(f"Study {study.name}: {heading}")]
     name = study_words(study.name, storage)
-    commands = [f"dse explain {name}", f"dse report {name} -o {quote(study.name)}.html"]
+    explained = [f"dse explain {name}"] if study.space.workload.work.reads_system else []
+    commands = [*explained, f"dse report {name} -o {quote(study.name)}.html"]
     lines = [("", heading), *front_lines(study.space, front, commands)]
     return front_report(study.space, front, lines, width, more=f"dse show {name}")
 
@@ -170,7 +171,7 @@ def evaluation_report(
         lines.append(("Run", run_text(space, record)))
     below = [place_text(space, record), failures_text(record) if "run" in record else "", *design_lines(space, record)]
     return [
-        *wrapped([*lines, *next_lines(commands, space)], width),
+        *wrapped([*lines, *next_lines(commands)], width),
         Text(),
         *(Text(line) for line in below if line),
         quantities_table(space, record),

@@ -32,8 +32,8 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 67_905),
-    ("costmodel dse", "dse.adapters", 46_618),
+    ("costmodel dse", "", 67_902),
+    ("costmodel dse", "dse.adapters", 46_615),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_768),
     ("dse.searching dse.storage", "", 6_901),
     ("dse.adapters", "", 21_287),

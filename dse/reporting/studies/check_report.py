@@ -70,15 +70,11 @@ def check_report(checked: CheckedStudy) -> list[RenderableType]:
 
 def figure_columns(shown: Sequence[Mismatch]) -> list[Column]:
     """Stored figures next to those of the cost model; the first of a trial has its number."""
-    trials = [figure.trial for figure in shown]
-    rows = [
-        (
-            str(trial) if at == trials.index(trial) else "",
-            one.column,
-            *(figure_text(one, v) for v in (one.stored, one.model)),
-        )
-        for at, (trial, one) in enumerate(zip(trials, shown, strict=True))
-    ]
+    first = {figure.trial: figure for figure in reversed(shown)}
+    rows = []
+    for one in shown:
+        number = str(one.trial) if one is first[one.trial] else ""
+        rows.append((number, one.column, figure_text(one, one.stored), figure_text(one, one.model)))
     return columns_of(("trial", "figure", "stored", "cost model"), rows, left=(1,))
 
 

@@ -59,7 +59,7 @@ function heading() {
     el("div", { class: "row" }, forms(best).map((form, at) => copyButton(`Copy ${FORMS[form]} file`, () => launchText(best, form), at ? "" : "first")), many > 1 ? open(0, "Open this design") : null),
     el("dl", { class: "answer" }, other, run,
       el("dt", {}, "Result"), el("dd", {}, el("span", { class: `badge ${word}` }, word), ` ${counts}`),
-      el("dt", {}, "Next"), el("dd", {}, forms(best).slice(0, 1).map((form) => command(exported(best, form))), command(`dse explain ${page.words}`))),
+      best.time || forms(best).length ? [el("dt", {}, "Next"), el("dd", {}, forms(best).slice(0, 1).map((form) => command(exported(best, form))), best.time ? command(`dse explain ${page.words}`) : null)] : null),
     page.notes.map((note) => el("p", { class: "dim narrow" }, note)), page.assumed ? el("p", { class: "dim narrow" }, `Assumed: ${page.assumed}`) : null);
 }
 const open = (row, text) => el("a", { href: address(designs[row]), onclick: (event) => { event.preventDefault(); choose(row, { second: event.shiftKey }); document.getElementById("design").scrollIntoView({ block: "nearest", behavior: "smooth" }); } }, text);
@@ -249,7 +249,7 @@ function designPanel(design) {
   return [el("h2", {}, `${capital(name(design))}${design.title ? `, ${design.title}` : ""}`),
     el("p", { class: "layout" }, items(design.layout)), el("p", {}, plain(design.numbers)), design.run ? el("p", {}, design.run) : null,
     el("h3", {}, design.per_step), totals(design.step, design.seconds, "s"),
-    el("h3", {}, `${readable(design.bytes, "B")} of ${readable(design.capacity, "B")}`), totals(design.memory, design.bytes, "B", design.capacity),
+    design.memory.length ? [el("h3", {}, `${readable(design.bytes, "B")} of ${readable(design.capacity, "B")}`), totals(design.memory, design.bytes, "B", design.capacity)] : null,
     el("p", { style: "margin-top:.8rem" }, design.sentence), design.below.map((line) => el("p", { class: "dim" }, line)),
     known.length ? [el("div", { class: "tabs", role: "tablist" }, buttons), el("div", { role: "tabpanel" }, TABS[tab](design))] : null];
 }
@@ -273,10 +273,10 @@ function comparison(one, other) {
   const heads = page.table.head, rows = [state.chosen, state.second].map((row) => page.table.rows[row]);
   const changes = heads.map((head, at) => [head || "best at", rows[0][at], rows[1][at]]).filter(([, a, b], at) => at && a !== b);
   return [el("div", { class: "top" }, el("h2", {}, `${capital(name(one))} and ${name(other)}`), el("button", { type: "button", onclick: () => choose(state.second, { second: true }) }, "End comparison")),
-    el("p", {}, `${capital(name(other))} takes ${readable(Math.abs(other.seconds - one.seconds), "s")} ${other.seconds > one.seconds ? "more" : "less"} (${other.seconds > one.seconds ? "+" : ""}${(100 * (other.seconds / one.seconds - 1)).toFixed(1)} %) and needs ${readable(Math.abs(other.bytes - one.bytes), "B")} ${other.bytes > one.bytes ? "more" : "less"} memory.`),
+    el("p", {}, `${capital(name(other))} takes ${readable(Math.abs(other.seconds - one.seconds), "s")} ${other.seconds > one.seconds ? "more" : "less"} (${other.seconds > one.seconds ? "+" : ""}${(100 * (other.seconds / one.seconds - 1)).toFixed(1)} %)${one.memory.length ? ` and needs ${readable(Math.abs(other.bytes - one.bytes), "B")} ${other.bytes > one.bytes ? "more" : "less"} memory` : ""}.`),
     table({ head: ["", name(one), name(other)], rows: changes }, { caption: "settings that differ" }),
     one.time && other.time ? [el("h3", {}, "Step time"), differences(one, other, "time", "s", one.seconds), el("h3", {}, "Memory"), differences(one, other, "held", "B", one.bytes)] : null,
-    el("p", { style: "margin-top:1rem" }, command(`dse explain ${page.words} --trial ${one.trial} --against ${other.trial}`))];
+    one.time ? el("p", { style: "margin-top:1rem" }, command(`dse explain ${page.words} --trial ${one.trial} --against ${other.trial}`)) : null];
 }
 function designSection() {
   const box = el("section", { id: "design", "aria-label": "design", "aria-live": "polite" });
