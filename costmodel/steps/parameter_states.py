@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -35,6 +36,8 @@ def state_shards(design: DesignPoints, state: State, *, of_experts: bool = False
     Weights that are not resharded after the forward pass are whole on every rank while a step lasts.
     """
     shards: FloatArray = np.where(is_sharded(design, state), shard_ranks(design, of_experts=of_experts), 1.0)
+    if (outer := is_sharded(design, state, "outer")).any():
+        shards = np.where(outer, (design.expert_sharing if of_experts else design.sharing).whole.size, shards)
     return np.where(design.reshard_after_forward > 0, shards, 1.0) if state == "weights" else shards
 
 
@@ -43,9 +46,9 @@ def shard_ranks(design: DesignPoints, *, of_experts: bool) -> FloatArray:
     return (design.expert_sharing if of_experts else design.sharing).shards.size
 
 
-def is_sharded(design: DesignPoints, state: State) -> BoolArray:
-    """Where the ZeRO stage shards a state, if several ranks hold it; (points,)."""
-    stages = np.array([state in stage.sharded for stage in ZERO])
+def is_sharded(design: DesignPoints, state: State, within: Literal["sharded", "outer"] = "sharded") -> BoolArray:
+    """Where the ZeRO stage shards a state, or copies of sharded states divide it, if several have it; (points,)."""
+    stages = np.array([state in getattr(stage, within) for stage in ZERO])
     return np.asarray(stages[design.zero_row.astype(np.intp)])
 
 
@@ -159,7 +162,7 @@ def exchanged_bytes(
     whole: FloatArray = parameters * run.precision.element_bytes
     if not (run.design.fp8_parameters > 0).any():
         return whole
-    gathered = gathered_bytes(run, of_shards=exchange.every == "micro_batch")
+    gathered = gathered_bytes(run, of_shards=exchange.every == "micro_batch" or exchange.over == "copies")
     return whole - quantised * np.where(gathered > 0, run.precision.element_bytes - gathered, 0.0)
 
 

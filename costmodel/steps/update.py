@@ -480,8 +480,9 @@ def replica_exchanges(
             if parameters.has_group(exchange):
                 window = left[exchange.behind]
                 cost, used = replica_exchange(collectives, exchange, parameters, window, stage.num_layers)
-                left[exchange.behind] = window - used
-                reduced += cost * happens
+                runs = collectives.run.design.reshard_after_forward if exchange.again else 1.0
+                left[exchange.behind] = window - used * runs
+                reduced += cost * (happens * runs)
     return reduced
 
 

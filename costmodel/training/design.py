@@ -138,6 +138,9 @@ DISPATCH_ALL_TO_ALL, DISPATCH_ALL_GATHER, DISPATCH_TWO_HOP = range(3)
 CUDA_GRAPHS = ("none", "layers", "full_iteration")
 NO_GRAPHS, LAYER_GRAPHS, FULL_ITERATION = range(3)
 
+#: Words of `outer_dp_sharding_strategy`: copies of sharded states have all of them, or divide the optimizer's too.
+OUTER_DP_SHARDING = ("no_shard", "optim")
+
 #: Words of `schedule`, and the code of the default: the order in which ranks of a pipeline run their passes.
 SCHEDULE_WORDS = ("gpipe", "1f1b", "breadth_first", "zb_h1", "zb_h2", "zb_v", "dualpipe", "dualpipe_v")
 ONE_FORWARD_ONE_BACKWARD: Final = SCHEDULE_WORDS.index("1f1b")
@@ -162,8 +165,9 @@ NEEDS: Final[Mapping[str, Callable[[Kernel], bool]]] = {
     **{module.name: module.has for module in MODULES},
 }
 
-#: Highest stage of sharded data parallelism: the next row of `ZERO` is for it in a pipeline.
-HIGHEST_ZERO: Final = len(ZERO) - 2
+#: Highest stage of sharded data parallelism: the next row of `ZERO` is for it in a pipeline, the two behind for both
+#: where copies divide the optimizer's states.
+HIGHEST_ZERO: Final = len(ZERO) - 4
 
 #: Edges that an explicit output tile may have, powers of two; 0, the default, stands for the best tile.
 TILE_EDGES: Final = tuple(2**power for power in range(17))
@@ -254,6 +258,7 @@ class DesignPoints(Design):
     zero: FloatArray = column("-", 0, domain=Domain(low=0.0, high=HIGHEST_ZERO), of=STATES)
     reshard_after_forward: FloatArray = switch(1.0, of=STATES)  #: in ZeRO 3, weights are gathered again to go back
     shard_replicas: FloatArray = column("-", 1, of=STATES)  #: copies of sharded states, a divisor of dp * cp (and edp)
+    outer_dp_sharding_strategy: FloatArray = words(OUTER_DP_SHARDING, of=STATES)  #: states that copies divide
     optimizer: FloatArray = words(OPTIMIZERS, of=STATES)
     moments: FloatArray = words(MOMENTS, of=STATES)
     store_param_remainders: FloatArray = switch(of=STATES)  #: of master weights the 16 bits alone that weights lack
@@ -374,7 +379,9 @@ class DesignPoints(Design):
     @cached_property
     def zero_row(self) -> FloatArray:
         """Row of `ZERO` that a design follows. [-]"""
-        return np.asarray(self.zero + ((self.pp > 1) & (self.zero == HIGHEST_ZERO)))
+        return np.asarray(
+            self.zero + np.where(self.zero == HIGHEST_ZERO, (self.pp > 1) + 2 * self.outer_dp_sharding_strategy, 0)
+        )
 
     @cached_property
     def sharing(self) -> Sharing:
@@ -426,6 +433,7 @@ def recomputes_otherwise(design: DesignPoints) -> list[str]:
 IDLE: Final[Mapping[str, Callable[[DesignPoints], BoolArray]]] = {
     **dict.fromkeys((m.column for m in MODULES), lambda design: np.asarray(design.recompute == RECOMPUTE_FULL)),
     "reshard_after_forward": lambda design: design.zero < HIGHEST_ZERO,
+    "outer_dp_sharding_strategy": lambda design: (design.zero < HIGHEST_ZERO) | (design.shard_replicas == 1),
     "overlap_param_gather": lambda design: (design.overlap_grad_reduce == 0) | (design.zero == 0),
     "overlap_p2p": lambda design: design.pp == 1,
     **dict.fromkeys(("lora_targets", "lora_fused", "quantized_base"), lambda design: design.lora_rank == 0),

@@ -7,7 +7,7 @@ keep states for each parameter, and ZeRO [Rajbhandari2020]_ divides some of them
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -85,15 +85,22 @@ class ZeroStage:
 
     sharded: tuple[State, ...]  #: over the replicas; each of them has all of the others
     exchanges: tuple[Exchange, ...]
+    outer: tuple[State, ...] = ()  #: of them, those that copies of sharded states divide further
 
 
 _GATHERED: Final = Exchange("all_gather", "weights", "step", "forward")
 _SCATTERED: Final = Exchange("reduce_scatter", "gradients", "micro_batch", "backward")
+_SCATTERED_ONCE: Final = replace(_SCATTERED, every="step")
 _FOR_PASSES: Final = (
     Exchange("all_gather", "weights", "micro_batch", "forward"),
     Exchange("all_gather", "weights", "micro_batch", "backward", again=True),
 )
 _SUMMED: Final = Exchange("all_reduce", "gradients", "step", "backward", over="copies")
+#: Where copies divide the optimizer's states: weights are gathered before both passes of the first micro-batch.
+_OUTER: Final = (
+    replace(_SUMMED, collective="reduce_scatter"),
+    *(replace(exchange, every="step", over="copies") for exchange in _FOR_PASSES),
+)
 
 _REDUCED: Final = Exchange("all_reduce", "gradients", "step", "backward", over="whole")
 
@@ -102,16 +109,17 @@ WHOLE_GRADIENTS: Final = ZeroStage(("optimizer",), (_REDUCED, _GATHERED))
 #: Stage -> its rule. Gradients are all-reduced; or reduce-scattered, with weights gathered after each replica's
 #: update of its share, as in Megatron-LM's distributed optimizer; or reduce-scattered for each micro-batch; or
 #: weights are gathered too, for each pass of each micro-batch, as in PyTorch's fully sharded data parallelism. In a
-#: pipeline it accumulates whole gradients and reduces them once, the last row (torchtitan). Where sharded states
-#: have copies, their gradients are added up once in a step.
+#: pipeline it accumulates whole gradients and reduces them once, the next row (torchtitan). Where sharded states
+#: have copies, their gradients are added up once in a step; in the last two rows copies divide the optimizer's states
+#: of stage 3 and its pipelines too (Megatron-FSDP, `outer_dp_sharding_strategy: optim`).
 ZERO: Final = (
     ZeroStage((), (_REDUCED,)),
-    ZeroStage(("optimizer",), (Exchange("reduce_scatter", "gradients", "step", "backward"), _SUMMED, _GATHERED)),
+    ZeroStage(("optimizer",), (_SCATTERED_ONCE, _SUMMED, _GATHERED)),
     ZeroStage(("optimizer", "gradients"), (_SCATTERED, _SUMMED, _GATHERED)),
-    ZeroStage(("optimizer", "gradients", "weights"), (_SCATTERED, _SUMMED, *_FOR_PASSES)),
-    ZeroStage(
-        ("optimizer", "weights"), (Exchange("reduce_scatter", "gradients", "step", "backward"), _SUMMED, *_FOR_PASSES)
-    ),
+    ZeroStage(STATES, (_SCATTERED, _SUMMED, *_FOR_PASSES)),
+    ZeroStage(("optimizer", "weights"), (_SCATTERED_ONCE, _SUMMED, *_FOR_PASSES)),
+    ZeroStage(STATES, (_SCATTERED, *_OUTER, *_FOR_PASSES), outer=("optimizer",)),
+    ZeroStage(("optimizer", "weights"), (_SCATTERED_ONCE, *_OUTER, *_FOR_PASSES), outer=("optimizer",)),
 )
 
 

@@ -242,7 +242,7 @@ def check_zero(seed: int, points: int) -> None:
     run = random_run(seed, points)
     design, one = run.design, np.ones(points)
     alone = {"dp": one, "cp": one, "cp_a2a": one}
-    copied = {"shard_replicas": design.dp * design.cp * one}
+    copied = {"shard_replicas": design.dp * design.cp * one, "outer_dp_sharding_strategy": 0 * one}
     of_one = copied if seed % 3 else alone
     design = replace(design, **of_one, ep=one, etp=design.tp * one, zero=0 * one)
     assert (design.sharing.shards.size == 1).all()

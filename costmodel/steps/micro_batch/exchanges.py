@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -164,13 +164,11 @@ def expert_parallel(run: RankRun) -> KernelCost:
     if not (shape.ep * shape.etp > 1).any():
         return cost
     for name, element_bytes in dispatched_sizes(run).items():
-        whole: CollectiveCost | None = None
-        for code, dispatch in DISPATCHES.items():
-            used = shape.dispatcher == code
-            if used.any():
-                cost_of_dispatch = dispatch(run, name, element_bytes)
-                whole = cost_of_dispatch if whole is None else _chosen(used, cost_of_dispatch, whole)
-        assert whole is not None
+        used = {code: where for code in DISPATCHES if (where := shape.dispatcher == code).any()}
+        costs = {code: DISPATCHES[code](run, name, element_bytes) for code in used}
+        _, whole = costs.popitem()
+        for code, cost_of_dispatch in costs.items():
+            whole = _joined(cost_of_dispatch, whole, partial(np.where, used[code]))
         cost += KernelCost(
             ep_time=whole.time,
             link_energy=traffic_energy(whole.bytes_sent, network),
@@ -222,7 +220,7 @@ def direct(run: RankRun, within: str, size: FloatArray | float) -> CollectiveCos
     """Each copy of a token to the rank of its expert, or back; with a collective within experts."""
     copies = sent_copies(run, size)
     sent = all_to_all(copies, expert_groups(run)[0], run.system.network)
-    return _sum(sent, _within_experts(run, within, copies))
+    return _joined(sent, _within_experts(run, within, copies))
 
 
 def gathered(run: RankRun, name: str, size: FloatArray | float) -> CollectiveCost:
@@ -235,7 +233,7 @@ def hopping(run: RankRun, within: str, size: FloatArray | float) -> CollectiveCo
     """Each token once to each node and rank of its experts, or back; with a collective within experts."""
     ep, once = expert_groups(run)[0], routed_bytes(run, size) * run.imbalance
     arrived = once * places_reached(run.design.ep, run.model)
-    return _sum(two_hops(run.model, once, ep, run.system.network), _within_experts(run, within, arrived))
+    return _joined(two_hops(run.model, once, ep, run.system.network), _within_experts(run, within, arrived))
 
 
 #: Cost of a dispatch: of a run, the collective within experts, and bytes of an element.
@@ -313,14 +311,9 @@ def two_hops(model: ModelShape, token_bytes: FloatArray, group: Group, network: 
     return posted_sends([within, *between], arrived, group, tiers)
 
 
-def _chosen(where: FloatArray, one: CollectiveCost, other: CollectiveCost) -> CollectiveCost:
-    tiers = zip(one.bytes_sent, other.bytes_sent, strict=True)
-    return CollectiveCost(np.where(where, one.time, other.time), tuple(np.where(where, a, b) for a, b in tiers))
-
-
-def _sum(one: CollectiveCost, other: CollectiveCost) -> CollectiveCost:
-    tiers = zip(one.bytes_sent, other.bytes_sent, strict=True)
-    return CollectiveCost(one.time + other.time, tuple(a + b for a, b in tiers))
+def _joined(one: CollectiveCost, other: CollectiveCost, how: Callable[..., Any] = np.add) -> CollectiveCost:
+    """Times and bytes of two collectives, by default one after the other."""
+    return CollectiveCost(how(one.time, other.time), tuple(map(how, one.bytes_sent, other.bytes_sent)))
 
 
 #: Time of kernels in a pass, (points,). [s]

@@ -8,7 +8,7 @@ Stages of a pipeline multiply these amounts by their layers and micro-batches (`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -63,16 +63,10 @@ def rank_memory(run: RankRun) -> list[PartMemory]:
     heads, inputs = 1.0 + model.mtp_layers, run.bytes_of(width) / shape.shards(HEAD.kernels[0])
     head = PartMemory(working=heads * inputs, logits=heads * logits)
     if count := model.mtp_layers:
-        ahead = layer_memory(run, model.mtp_layer)
-        mtp = PartMemory(
-            parameters=count * (ahead.parameters + model.norm_parameters),
-            expert_parameters=count * ahead.expert_parameters,
-            trained=count * (ahead.trained + model.norm_parameters * trains),
-            trained_experts=count * ahead.trained_experts,
-            quantised=count * ahead.quantised,
-            quantised_experts=count * ahead.quantised_experts,
-            kept=count * ahead.kept,
-            working=ahead.working,
+        ahead, norms = layer_memory(run, model.mtp_layer), count * model.norm_parameters
+        every = ahead.map(lambda values: count * values)
+        mtp = replace(
+            every, parameters=every.parameters + norms, trained=every.trained + norms * trains, working=ahead.working
         )
         return [*(layer_memory(run, layer) for layer in model.kinds), embedding, head, mtp]
     return [*(layer_memory(run, layer) for layer in model.kinds), embedding, head]
@@ -84,28 +78,17 @@ def layer_parameters(run: RankRun, layer: Layer) -> FloatArray:
     Matrices of products are split, and biases where they are added to a split output; norms, routers and
     latents are on every rank, and parameters of attention cores are split by heads.
     """
-    split, whole, added = _parameters_of(run, layer)
-    return sum(split.values()) / run.design.tp + sum(whole.values()) + sum(added.values())
+    return sum(kernel_parameters_of(run, layer).values(), start=np.zeros(()))
 
 
 def kernel_parameters_of(run: RankRun, layer: Layer) -> dict[str, FloatArray]:
     """Kernel -> its share of `layer_parameters`. [-]"""
-    split, whole, added = _parameters_of(run, layer)
-    shares = {kernel: size / run.design.tp for kernel, size in split.items()}
-    shares |= {kernel: np.full(1, size) for kernel, size in whole.items()}
-    return {kernel: size + added.get(kernel, 0.0) for kernel, size in shares.items()}
-
-
-def _parameters_of(run: RankRun, layer: Layer) -> tuple[dict[str, float], dict[str, float], dict[str, FloatArray]]:
-    """Parameters of the kernels of a layer that ranks split, those that each rank has, and biases on a rank. [-]"""
-    model = run.model
-    split: dict[str, float] = {}
-    whole: dict[str, float] = {}
-    for kernel in layer.kernels:
-        if not kernel.of_experts:
-            size = model.kernel_parameters(kernel) - model.bias_size(kernel)
-            (whole if kernel.is_whole else split)[kernel.name] = size
-    return split, whole, {kernel.name: biases(run, layer, kernel)[0] for kernel in biased(run, layer)}
+    model, added = run.model, {kernel: biases(run, layer, kernel)[0] for kernel in biased(run, layer)}
+    shares = {}
+    for kernel in (kernel for kernel in layer.kernels if not kernel.of_experts):
+        size = model.kernel_parameters(kernel) - model.bias_size(kernel)
+        shares[kernel.name] = (np.full(1, size) if kernel.is_whole else size / run.design.tp) + added.get(kernel, 0.0)
+    return shares
 
 
 def expert_parameters(run: RankRun, layer: Layer) -> FloatArray:

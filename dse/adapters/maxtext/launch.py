@@ -326,7 +326,7 @@ def _training(launch: Launch) -> dict[str, Any]:
         "dtype": "float16" if launch["precision"] == "fp16" else "bfloat16",
         "attention": "dot_product" if launch["attention"] == "unfused" else "autoselected",
         "opt_type": MAXTEXT.word("optimizer", launch["optimizer"]),
-        "shard_optimizer_over_data": launch.zero_stage == 1,
+        "shard_optimizer_over_data": launch.zero_stage == 1 or launch["outer_dp_sharding_strategy"] == "optim",
         "hardware": "gpu" if launch.node_size <= MOST_OF_A_HOST else "HARDWARE",
         **({"num_vocab_tiling": 8} if launch["cross_entropy"] == "chunked" else {}),
     }
@@ -476,8 +476,10 @@ def _read_mesh(keys: Mapping[str, Any], slices: Slices) -> dict[str, Any]:
     fsdp = sizes["fsdp"] * sizes["fsdp_transpose"]
     sharded = fsdp * design["ep"] * design["cp"] > 1 or sizes["data"] == 1
     design["dp"] = sizes["data"] * fsdp * design["ep"]
-    design["zero"] = 3 if sharded else int(bool(keys.get("shard_optimizer_over_data")))
-    design |= {"shard_replicas": sizes["data"]} if sharded else {}
+    over_data = bool(keys.get("shard_optimizer_over_data"))
+    design["zero"] = 3 if sharded else int(over_data)
+    outer = "optim" if over_data and sizes["data"] > 1 else "no_shard"
+    design |= {"shard_replicas": sizes["data"], "outer_dp_sharding_strategy": outer} if sharded else {}
     return design | ({"sharding": "megatron_sp"} if sizes["tensor_sequence"] > 1 else {})
 
 

@@ -68,12 +68,9 @@ def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
         **_overlaps(launch),
         **_experts(launch),
         **MEGATRON.word("cuda_graphs", launch["cuda_graphs"]),
-        **(
-            {"cuda_graph_modules": conditions_met(KEYS["graphs"], launch.model)}
-            if launch["cuda_graphs"] == "layers"
-            else {}
-        ),
     }
+    if launch["cuda_graphs"] == "layers":
+        settings["cuda_graph_modules"] = conditions_met(KEYS["graphs"], launch.model)
     if "hybrid_layer_pattern" in settings:
         settings = _hybrid_pipeline(launch, settings)
     return settings, [*(f"model: {text}" for text in lost), *launch.lost(KEYS["lost"])]
@@ -141,6 +138,7 @@ def _optimizer(launch: Launch) -> dict[str, Any]:
     settings: dict[str, Any] = {"optimizer": "muon"} if launch["optimizer"] == "muon" else {}
     if launch["shard_replicas"] > 1:
         settings["num_distributed_optimizer_instances"] = int(launch["shard_replicas"])
+        settings |= MEGATRON.word("outer_dp_sharding_strategy", launch["outer_dp_sharding_strategy"])
     if launch["moments"] == "bf16" or launch["store_param_remainders"] or launch["offload_optimizer"]:
         settings["use_precision_aware_optimizer"] = True
     if launch["moments"] == "bf16":
@@ -297,6 +295,8 @@ def _read_optimizer(settings: Mapping[str, Any]) -> dict[str, Any]:
         columns["zero"] = 1
     if settings.get("num_distributed_optimizer_instances", 1) != 1:
         columns["shard_replicas"] = int(settings["num_distributed_optimizer_instances"])
+        if settings.get("use_megatron_fsdp"):
+            columns["outer_dp_sharding_strategy"] = settings.get("outer_dp_sharding_strategy")
     if "muon" in str(settings.get("optimizer", "adam")):
         columns["optimizer"] = "muon"
     if settings.get("optimizer_cpu_offload"):  # HybridDeviceOptimizer keeps all states in fp32
@@ -360,13 +360,11 @@ def _read_attention(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_experts(settings: Mapping[str, Any], design: Mapping[str, Any]) -> dict[str, Any]:
     dispatcher = settings.get("moe_token_dispatcher_type", "allgather")
-    columns: dict[str, Any] = {
+    return {
         "etp": int(settings.get("expert_tensor_parallel_size", design["tp"])),
         "dispatcher": MEGATRON.value("dispatcher", dispatcher, "all_to_all"),
+        "capacity_factor": settings.get("moe_expert_capacity_factor") or None,
     }
-    if settings.get("moe_expert_capacity_factor"):
-        columns["capacity_factor"] = float(settings["moe_expert_capacity_factor"])
-    return columns
 
 
 def _otherwise(settings: Mapping[str, Any]) -> list[str]:

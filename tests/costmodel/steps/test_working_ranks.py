@@ -56,7 +56,7 @@ def experts_of(**fields) -> ModelShape:
     return ModelShape(**{**shape, **fields})
 
 
-def every_choice(chosen: int = CHOSEN) -> list[tuple[int, ...]]:
+def every_choice(chosen: int) -> list[tuple[int, ...]]:
     """Tokens of a rank: each choice of experts once, which is balanced, and the mean over all routings."""
     return [*combinations(range(EXPERTS), chosen)]
 
@@ -126,23 +126,19 @@ def model_bytes(model: ModelShape, ep: int, etp: int, tokens: int, node_size: in
     return actual
 
 
-PLACES = [(1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (2, 2), (4, 2), (2, 4)]
+PLACES = [
+    (1, 1, 2), (2, 1, 2), (4, 1, 2), (8, 1, 2), (1, 2, 2), (2, 2, 2), (4, 2, 2), (2, 4, 2),
+    (4, 1, 3), (8, 1, 3), (4, 1, 1), (8, 1, 5),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("how", ["all_to_all", "all_gather", "two_hop"])
 @pytest.mark.parametrize("node_size", [2, 4, 8])
-@pytest.mark.parametrize(("ep", "etp"), PLACES)
-def test_ranks_that_hold_experts_send_what_the_model_says(how, ep, etp, node_size):
-    node_size, tokens = max(node_size, etp), every_choice()
+@pytest.mark.parametrize(("ep", "etp", "chosen"), PLACES)
+def test_ranks_that_hold_experts_send_what_the_model_says(how, ep, etp, chosen, node_size):
+    node_size, tokens, model = max(node_size, etp), every_choice(chosen), experts_of(moe_topk=chosen)
     sent = on_tiers(dispatched(how, ep, etp, tokens, node_size), node_size)
-    assert sent == pytest.approx(model_bytes(experts_of(), ep, etp, len(tokens), node_size, how), rel=1e-12)
-
-
-@pytest.mark.parametrize(("ep", "chosen"), [(4, 3), (8, 3), (4, 1), (8, 5)])
-def test_tokens_sent_once_to_each_node_and_rank_are_counted_for_any_number_of_experts(ep, chosen):
-    tokens = every_choice(chosen)
-    sent = on_tiers(dispatched("two_hop", ep, 1, tokens, 2), 2)
-    assert sent == pytest.approx(model_bytes(experts_of(moe_topk=chosen), ep, 1, len(tokens), 2, "two_hop"), rel=1e-12)
+    assert sent == pytest.approx(model_bytes(model, ep, etp, len(tokens), node_size, how), rel=1e-12)
 
 
 @pytest.mark.parametrize(("ep", "etp"), [(4, 1), (2, 2)])

@@ -77,6 +77,9 @@ RULES = {
     "capacity_is_of_all_to_all": lambda d: d.capacity_factor == 0 or d.dispatcher == "all_to_all",
     "shards_have_replicas": lambda d: whole(d.dp * d.cp, d.shard_replicas),
     "replicas_are_of_shards": lambda d: d.shard_replicas == 1 or d.zero > 0 or d.distributed_optimizer,
+    "outer_dp_sharding_strategy_is_of_copies": lambda d: (
+        d.outer_dp_sharding_strategy == "no_shard" or (d.zero == 3 and d.shard_replicas > 1)
+    ),
     "gathers_overlap_where_weights_are_gathered": lambda d: (
         d.overlap_param_gather or d.zero > 0 or d.distributed_optimizer
     ),
