@@ -175,6 +175,7 @@ class ModelDimensions:
     activation: Literal["gelu", "silu", "squared_relu"] = "gelu"
     normalization: Literal["layer_norm", "layer_norm_no_bias", "rms_norm"] = "layer_norm"
     num_residual_streams: float = 1.0  #: hyper-connections read one stream from several, and mix them [Xie2025]_
+    norm_weights: bool = True  #: of all norms
     norms_per_layer: float = 2.0  #: 4: behind attention and MLP too; 1 in a parallel block
     branch_norms: bool = False  #: before the last products of attention (not latent) and of dense MLPs too
     position_embedding: Literal["learned", "rotary", "none"] = "learned"
@@ -235,6 +236,7 @@ class ModelDimensions:
     first_dense_layers: float = 0.0
     moe_layer_freq: float = 1.0
     mtp_layers: float = 0.0
+    other_parameters: float = 0.0  #: weights of no kernel here, such as a bias of the output layer; without a cost
     layer_order: str = ""  #: a letter for each layer, in order; "": the order that other fields give
     mtp_order: str = ""  #: of the layers of a module of multi-token prediction; "": one like the last layer
     #: Letter -> mixer, MLP and dimensions of its layers, beyond `LAYER_LETTERS`.

@@ -180,7 +180,7 @@ def attention_parameters(model: ModelDimensions, _: Kernel) -> float:
     """Norms of queries and keys, and sinks. [-]"""
     width = model.query_size + model.key_value_size if model.wide_qk_norm else 2 * model.score_size
     width -= model.score_size if model.reuses_keys else 0.0
-    return (width if model.qk_norm else 0.0) + (model.num_attention_heads if model.sinks else 0.0)
+    return width * (model.qk_norm and model.norm_weights) + model.num_attention_heads * model.sinks
 
 
 def linear_state(model: ModelDimensions, element_bytes: float, *, of_mamba: bool = False) -> float:
@@ -368,7 +368,7 @@ _SHORT: Final[Mapping[str, Callable[..., Any]]] = {
     "kept_decays": lambda rank, _: 8.0 * rank.tokens * rank.model.linear_value_heads,
     "kept_scores_of_experts": lambda rank, _: 8.0 * rank.tokens * rank.model.num_experts,
     "norm_parameters": lambda model, kernel: (
-        (2 if model.normalization == "layer_norm" else 1) * model.features[kernel.reads]
+        (2 if model.normalization == "layer_norm" else 1) * model.features[kernel.reads] * model.norm_weights
     ),
     "sparse_keys": lambda model: model.features["key_latent"] if model.attention == "mla" else 2 * model.key_value_size,
     "kept_input": lambda rank, kernel: rank.activation_bytes(kernel.reads),

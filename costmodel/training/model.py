@@ -119,8 +119,6 @@ class ModelShape(ModelDimensions):
         learned = self.position_embedding == "learned"
         positions = (self.learned_positions or self.key_len) if learned else 0.0
         table = (self.vocab_size + positions) * self.hidden_size
-        if not self.per_layer_embedding:
-            return table
         return table + (self.vocab_size * self.num_layers + 1) * self.per_layer_embedding  # with a norm
 
     @property
@@ -132,7 +130,7 @@ class ModelShape(ModelDimensions):
     def num_parameters(self) -> float:
         """Every parameter once, the final normalization included, without multi-token prediction. [-]"""
         layers = sum(count * self.layer_parameters(layer) for layer, count in self.sequence)
-        return layers + self.embedding_parameters + self.head_parameters + self.norm_parameters
+        return layers + self.embedding_parameters + self.head_parameters + self.norm_parameters + self.other_parameters
 
     @property
     def active_parameters(self) -> float:

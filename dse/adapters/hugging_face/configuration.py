@@ -1,14 +1,14 @@
 """`config.json` of a Hugging Face model -> the fields of a model file.
 
 `families.yaml` lists which keys of an architecture give which fields, and which values of keys are refused.
-`numerics.yaml` lists constants of a model's functions, from which no cost follows.
+`defaults.yaml` has the values of keys that a file omits, `numerics.yaml` constants without a cost.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, get_type_hints
@@ -22,8 +22,11 @@ from dse.adapters.hugging_face.layers import ALIASES, REFUSED, WORDS, Family, La
 from dse.spaces.formulas.expressions import Expression, Name
 
 CONSTANTS: Final[dict[str, Any]] = data_beside(__file__, "numerics.yaml")
+#: `model_type` -> key -> value of its class in `transformers` where a file is silent, unlike that of the family.
+DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = data_beside(__file__, "defaults.yaml")
 _SCALING: Final[Mapping[str, str]] = CONSTANTS["scaling"]
 _SCALINGS: Final[Mapping[str, int]] = CONSTANTS["scalings"]
+_SCALED: Final = "rope_scaling.{0}|rope_parameters.{0}"
 
 
 def read_numerics(value: Callable[[str], Any], family: str, *, experts: bool) -> dict[str, Any]:
@@ -36,19 +39,13 @@ def read_numerics(value: Callable[[str], Any], family: str, *, experts: bool) ->
     numerics: dict[str, Any] = {name: word for name, word in shared if experts or not name.startswith("router_")}
     for name, key in {**CONSTANTS["keys"], **(CONSTANTS["of_experts"] if experts else {})}.items():
         numerics |= _number(name, value(key))
-    scaling = value("rope_scaling|rope_parameters")
-    scaling_section = scaling if isinstance(scaling, dict) else {}
-    word = scaling_section.get("rope_type", scaling_section.get("type"))
+    word = value(_SCALED.format("rope_type")) or value(_SCALED.format("type"))
     if isinstance(word, str) and word in _SCALINGS:
         numerics["rotary_scaling"] = word
         for name, key in [*_SCALING.items()][: _SCALINGS[word]]:
-            numerics |= _number(name, scaling_section.get(key))
-    if experts and value("scoring_func|score_function") == "sigmoid":
-        numerics["router_score"] = "sigmoid"
-    if experts and value("norm_topk_prob") is False:
-        numerics["router_pre_softmax"] = True
-    if experts and value("seq_aux") is True:
-        numerics["router_balance"] = "seq_aux_loss"
+            numerics |= _number(name, value(_SCALED.format(key)))
+    for key, words in (CONSTANTS["words_of_experts"] if experts else {}).items():
+        numerics |= words.get(str(value(key)), {})
     if value("use_qk_norm") is False:
         numerics.pop("qk_l2_norm", None)
     return {name: plain(value_of) for name, value_of in numerics.items() if value_of != getattr(USUAL, name)}
@@ -123,7 +120,7 @@ class _ConfigurationReader:
                 f"tie_word_embeddings: {outer!r}, as the whole model says; its language model says {inner!r}"
             )
         self.family = self._family()
-        self.read: set[str] = {*self.family.once, self.family.window_switch}
+        self.read: set[str] = {*self.family.only, self.family.window_switch}
 
     def _family(self) -> Family:
         """The family of the model, by its type or else by its architecture."""
@@ -144,7 +141,8 @@ class _ConfigurationReader:
         if refused := next((name for name in names if name in REFUSED), None):
             raise DseError(f"{where}: model_type: {refused!r} is not supported: it has {REFUSED[refused]}")
         for name in (name for name in names if name in known):
-            return families()[known[name]]
+            family = families()[known[name]]
+            return replace(family, defaults={**family.defaults, **DEFAULTS.get(name, {})})
         called = next(iter(words), class_name)
         near = ", ".join(nearest_types(called, self.section.data))
         what = f"{called!r} is not supported" if called else "missing"
@@ -194,7 +192,8 @@ class _ConfigurationReader:
                 value = _inner(section.data, name.split("."))
                 if value is not None and (section is self.section or name.startswith("tie_")):
                     return value
-        return next((self.family.defaults[name] for name in names if name in self.family.defaults), None)
+        silent = not self.section.data.keys() & {*names}  # a key with the value null is not silent
+        return next((self.family.defaults[name] for name in names if silent and name in self.family.defaults), None)
 
     def _fields(self) -> dict[str, Any]:
         """Fields that keys of the configuration give."""
@@ -258,10 +257,8 @@ class _ConfigurationReader:
 
     def _seq_len(self) -> int:
         """Length of a sequence in pre-training, as far as the configuration tells."""
-        scaling = self._value("rope_scaling|rope_parameters")
-        scaling_section = scaling if isinstance(scaling, dict) else {}
         longest = self._value("max_position_embeddings|n_positions|max_seq_len|max_sequence_length")
-        first = scaling_section.get("original_max_position_embeddings") or longest
+        first = self._value(_SCALED.format("original_max_position_embeddings")) or longest
         if first is None:
             self.notes.append(f"seq_len: {USUAL_SEQ_LEN} assumed; --seq-len sets another")
             return USUAL_SEQ_LEN

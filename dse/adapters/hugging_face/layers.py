@@ -39,16 +39,17 @@ class Family:
     full_offset: str = ""  #: key: the first of these layers, from 0; the last of each group without one
     rest: str = ""  #: mixer of the last layers, which are too few for a group; that of other groups without one
     other: str = ""  #: mixer of layers without full attention; a window without one
+    ordered: bool = False  #: True if the list of `types` or of `full_at` must be present
     sparse_step: str = ""  #: key of the period of layers with experts
     sparse_offset: str = ""  #: key: the first of these layers, from 0; the last of each group without one
     mtp_order: str = ""  #: key of the layers of multi-token prediction, as `types`; one of `types`: its last words
     sizes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  #: mixer -> field of its layers -> key
-    #: Key of a list with a word for each layer -> word -> dimensions of layers with the word.
+    #: Key of a list with a word for each layer -> word -> dimensions of layers with the word, as values or keys.
     by_word: Mapping[str, Mapping[Any, Mapping[str, Any]]] = field(default_factory=dict)
     #: Key of a number of layers -> dimensions of the first layers.
     first: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     shared_keys: str = ""  #: key of the number of last layers that see the keys and values of earlier ones
-    once: tuple[str, ...] = ()  #: keys that a model file can only say to be 1, or absent
+    only: Mapping[str, Any] = field(default_factory=dict)  #: key -> its only value in a model file, or the key of it
     formulas: Mapping[str, str] = field(default_factory=dict)  #: field -> formula of fields and keys
     optional: tuple[str, ...] = ()  #: fields that models of the family may lack, such as those of experts
     pattern: str = ""  #: letters of what a layer of the configuration is here
@@ -150,17 +151,17 @@ class LayerReader:
 
     def fields(self, model: Mapping[str, Any]) -> dict[str, Any]:
         """Fields of a model file for its layers, from the other fields of the model."""
-        for key in self.family.once:
-            if not isinstance(value := self.value(key), list) and value not in (None, 1):
-                self.mistake(key, f"{value!r}: a model file can only say 1")
-        rows = self.value("vocab_size_per_layer_input") if model.get("per_layer_embedding") else None
-        if rows not in (None, model.get("vocab_size")):
-            self.mistake("vocab_size_per_layer_input", f"{rows!r}: a model file can only say as much as vocab_size")
+        for key, only in self.family.only.items():
+            most = self.value(only) if isinstance(only, str) else only
+            if not isinstance(value := self.value(key), list) and value not in (None, most):
+                self.mistake(key, f"{value!r}: a model file can only say {most!r}")
         if order := self.family.pattern * int(model.get("num_layers", 1)):
             return {"num_layers": len(order), "layer_order": order, "first_dense_layers": 0}
         if isinstance(blocks := self.value("block_configs"), list):
             return in_letters([self._block(block, model) for block in blocks], "full")
         words, ahead = self._words(), model.get("mtp_layers", 0)
+        if self.family.ordered and not words and not isinstance(self.value(self.family.full_at), list):
+            self.mistake(None, f"{self.family.types}: missing")
         last = words[len(words) - ahead :] if ahead and len(words) == model.get("num_layers", 0) + ahead else ()
         words = words[: len(words) - len(last)]  # the last are of multi-token prediction
         count = len(words) or int(model.get("num_layers", 1))
@@ -268,14 +269,12 @@ class LayerReader:
         step = self.whole(family.sparse_step, self.value(family.sparse_step) or 1) if family.sparse_step else 1
         sparse = marks(count, step, self._offset(family.sparse_offset, step))
         sparse = [mark and number >= first for number, mark in enumerate(sparse)]
-        if isinstance(frequencies := self.value("moe_layer_freq"), list):
-            sparse = [frequency == 1 for frequency in frequencies]
         if isinstance(numbers := self.value("moe_layers|moe_layers_enum"), list | str) and numbers:
             listed = numbers.split(",") if isinstance(numbers, str) else map(str, numbers)
             marked = {word.strip() for word in listed}
             sparse = [str(number) in marked for number in range(count)]
-        if isinstance(kinds := self.value("mlp_layer_types|is_moe_layer"), list):
-            sparse = [kind not in ("dense", False) for kind in kinds]
+        if isinstance(kinds := self.value("mlp_layer_types|is_moe_layer|moe_layer_freq"), list):
+            sparse = [kind not in ("dense", 0) for kind in kinds]
         dense = self.value("mlp_only_layers")
         dense = dense if isinstance(dense, list) else []
         sparse = [mark and number not in dense for number, mark in enumerate(sparse)]
@@ -289,12 +288,16 @@ class LayerReader:
         for key, of_word in self.family.by_word.items():
             marked = self.value(key)
             words = [*(marked if isinstance(marked, list) else ()), *[None] * len(mixers)]
-            added = [of_word.get(str(word), {}) for word in words]
+            added = [self._stated(of_word.get(str(word), {})) for word in words]
             sizes = [(*more.items(), *of) for of, more in zip(sizes, added, strict=False)]
         for key, more in self.family.first.items():
             first = self.whole(key, self.value(key) or 0)
             sizes = [(*of, *more.items()) if number < first else of for number, of in enumerate(sizes)]
         return self._with_shared_keys(self._of_single_layers(sizes, model), model)
+
+    def _stated(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        """Dimensions with numbers in place of keys."""
+        return {name: self.whole(at, self.value(at)) if isinstance(at, str) else at for name, at in sizes.items()}
 
     def _of_single_layers(self, sizes: Sequence[Sizes], model: Mapping[str, Any]) -> list[Sizes]:
         """Dimensions of layers by their number: `per_layer_config` of transformers 5, and lists `KEY_per_layer`."""

@@ -16,7 +16,7 @@ from tests.support.hugging_face_configs import PUBLISHED
 LLAMA = {"model_type": "llama", "hidden_act": "silu", "tie_word_embeddings": False, "vocab_size": 128256,
          "num_key_value_heads": 8, "max_position_embeddings": 131072, "attention_bias": False,
          "rope_scaling": {"rope_type": "llama3", "original_max_position_embeddings": 8192}}  # fmt: skip
-QWEN = {"hidden_act": "silu", "tie_word_embeddings": False, "vocab_size": 151936, "sliding_window": None,
+QWEN = {"hidden_act": "silu", "num_key_value_heads": 4, "vocab_size": 151936, "sliding_window": None,
         "use_sliding_window": False, "max_window_layers": 28, "max_position_embeddings": 32768}  # fmt: skip
 
 
