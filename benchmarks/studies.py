@@ -46,7 +46,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 def random_trials(space: Space, count: int) -> Iterator[list[FrozenTrial]]:
     """Finished trials of random legal designs, by blocks."""
     rng = np.random.default_rng(0)
-    distributions = {parameter.name: parameter.distribution() for parameter in space.parameters}
+    distributions = {parameter.name: parameter.distribution for parameter in space.parameters}
     minimize = np.array([objective.direction == "minimize" for objective in space.objectives])
     for first in range(0, count, BLOCK):
         columns = space.legal.random(min(BLOCK, count - first), rng)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -27,6 +27,7 @@ from dse.storage.database import Database
 
 #: Infinite values are stored by name, without a number.
 INFINITE = {"INF_POS": float("inf"), "INF_NEG": float("-inf")}
+NAMES = {infinite: name for name, infinite in INFINITE.items()}
 
 #: System attributes of a trial that hold its violations: one each, or, as before Optuna 5, a list of them.
 CONSTRAINT, CONSTRAINTS = "constraints:", "constraints"
@@ -270,82 +271,51 @@ def write_trials(database: Database, study_id: int, trials: Sequence[FrozenTrial
     database.insert("trials", heads)
     query = "SELECT trial_id FROM trials WHERE study_id = :study_id AND trial_id > :last_id ORDER BY number"
     ids = [trial_id for (trial_id,) in database.rows(query, study_id=study_id, last_id=last_id)]
+    distributions = {id(of): of for trial in trials for of in trial.distributions.values()}
+    texts = {key: distribution_to_json(of) for key, of in distributions.items()}  # trials share them
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for trial_id, trial in zip(ids, trials, strict=True):
-        for table, row in trial_rows(trial):
-            rows[table].append({"trial_id": trial_id, **row})
+        head = {"trial_id": trial_id}
+        for name, value in trial.params.items():
+            of = trial.distributions[name]
+            number, text = of.to_internal_repr(value), texts[id(of)]
+            rows["trial_params"].append(head | {"param_name": name, "param_value": number, "distribution_json": text})
+        for objective, value in enumerate(trial.values):
+            finite = None if value in NAMES else value
+            kind = NAMES.get(value, "FINITE")
+            rows["trial_values"].append(head | {"objective": objective, "value": finite, "value_type": kind})
+        for kind, attributes in (("user", trial.user_attrs), ("system", trial.system_attrs)):
+            for key, value in attributes.items():
+                rows[f"trial_{kind}_attributes"].append(head | {"key": key, "value_json": json.dumps(value)})
     for table, table_rows in rows.items():
         database.insert(table, table_rows)
 
 
-def trial_rows(trial: FrozenTrial) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows of one trial in the tables that hang on it, without its id."""
-    for name, value in trial.params.items():
-        distribution = trial.distributions[name]
-        stored = {"param_name": name, "param_value": distribution.to_internal_repr(value)}
-        yield "trial_params", stored | {"distribution_json": distribution_to_json(distribution)}
-    for objective, value in enumerate(trial.values):
-        kind = next((name for name, infinite in INFINITE.items() if value == infinite), "FINITE")
-        number = value if kind == "FINITE" else None
-        yield "trial_values", {"objective": objective, "value": number, "value_type": kind}
-    for key, value in trial.user_attrs.items():
-        yield "trial_user_attributes", {"key": key, "value_json": json.dumps(value)}
-    for key, value in trial.system_attrs.items():
-        yield "trial_system_attributes", {"key": key, "value_json": json.dumps(value)}
-
-
 def read_trials(database: Database, meant: str, *, user_attrs: bool = True) -> list[FrozenTrial]:
     """Trials whose identities a list or a query gives, by number; user attributes only if wanted."""
-    read = _TrialReader()
-    tables: dict[str, tuple[str, str, Callable[..., None]]] = {
-        "trials": ("number, state, datetime_start, datetime_complete", "number", read.head),
-        "trial_params": ("param_name, param_value, distribution_json", "param_id", read.param),
-        "trial_values": ("objective, value, value_type", "objective", read.value),
-        "trial_user_attributes": ('"key", value_json', "trial_user_attribute_id", read.user_attribute),
-        "trial_system_attributes": ('"key", value_json', "trial_system_attribute_id", read.system_attribute),
-    }
-    for table, (columns, order, fill) in tables.items():
-        if table == "trial_user_attributes" and not user_attrs:
-            continue
+
+    def rows(table: str, columns: str, order: str) -> list[Any]:
         query = f"SELECT trial_id, {columns} FROM {table} WHERE trial_id IN ({meant}) ORDER BY {order}"
-        for trial_id, *cells in database.rows(query):
-            fill(trial_id, *cells)
-    return list(read.trials.values())
+        return database.rows(query)
 
-
-class _TrialReader:
-    """Trials that are filled in from table after table, row by row."""
-
-    def __init__(self) -> None:
-        self.trials: dict[int, FrozenTrial] = {}
-
-    def head(self, trial_id: int, number: int, state: str, *times: str | datetime | None) -> None:
-        """A row of `trials`."""
-        self.trials[trial_id] = bare_trial(trial_id, index(number), state, *times)
-
-    def param(self, trial_id: int, name: str, number: float, text: str) -> None:
-        """A row of `trial_params`."""
-        distribution = distribution_of(text)
-        self.trials[trial_id].params[name] = value_of(distribution, number)
-        self.trials[trial_id].distributions[name] = distribution
-
-    def value(self, trial_id: int, objective: int, number: float | None, kind: str) -> None:
-        """A row of `trial_values`, which come in order."""
-        trial = self.trials[trial_id]
-        known = trial.values or []
+    heads = rows("trials", "number, state, datetime_start, datetime_complete", "number")
+    trials = {trial_id: bare_trial(trial_id, index(number), *head) for trial_id, number, *head in heads}
+    for trial_id, name, number, text in rows("trial_params", "param_name, param_value, distribution_json", "param_id"):
+        distribution = trials[trial_id].distributions[name] = distribution_of(text)
+        trials[trial_id].params[name] = value_of(distribution, number)
+    for trial_id, objective, number, kind in rows("trial_values", "objective, value, value_type", "objective"):
+        known = trials[trial_id].values or []
         if objective != len(known):
             raise ValueError("values are counted from 0")
-        trial.values = [*known, number_of(number, kind)]
-
-    def user_attribute(self, trial_id: int, key: str, text: str) -> None:
-        """A row of `trial_user_attributes`."""
-        self.trials[trial_id].user_attrs[key] = json.loads(text)
-
-    def system_attribute(self, trial_id: int, key: str, text: str) -> None:
-        """A row of `trial_system_attributes`."""
-        value = self.trials[trial_id].system_attrs[key] = json.loads(text)
+        trials[trial_id].values = [*known, number_of(number, kind)]
+    if user_attrs:
+        for trial_id, key, text in rows("trial_user_attributes", '"key", value_json', "trial_user_attribute_id"):
+            trials[trial_id].user_attrs[key] = json.loads(text)
+    for trial_id, key, text in rows("trial_system_attributes", '"key", value_json', "trial_system_attribute_id"):
+        value = trials[trial_id].system_attrs[key] = json.loads(text)
         if key == CONSTRAINTS or key.startswith(CONSTRAINT):
             is_violated(key, value)
+    return list(trials.values())
 
 
 def packed_trial(trial: FrozenTrial) -> dict[str, Any]:

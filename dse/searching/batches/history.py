@@ -10,15 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import optuna
 from numpy.random import SeedSequence
 from optuna.samplers import BaseGASampler, BaseSampler
 from optuna.storages import InMemoryStorage
-from optuna.trial import FrozenTrial, Trial
+from optuna.trial import FrozenTrial, TrialState
 
 from costmodel.rules.rules import WorkloadRules
 from dse.fronts import Box
@@ -66,8 +67,8 @@ class LearningStudy:
         self._batch_size = batch_size
         self._concurrency = concurrency
         self._trials: dict[int, FrozenTrial] = {}  # place -> trial
-        self._study: optuna.Study | None = None
-        self._places: list[int] = []  # of the trials of `_study`
+        self._study: optuna.Study  # the last one
+        self._places: list[int] = []  # of its trials
         self._grown: dict[int, tuple[optuna.Study, list[int]]] = {}  # studies of the first N trials
 
     def needed(self, places: Iterable[int], first: int, memories: Iterable[Mapping[str, Any]]) -> list[int]:
@@ -89,34 +90,58 @@ class LearningStudy:
 
     def grow(self, places: range) -> None:
         """Go on with the last study: all that it asked for became trials at these places."""
-        if self._study is not None:
-            oldest = places.stop - self._concurrency * self._batch_size
-            self._grown = {full: grown for full, grown in self._grown.items() if full > oldest}
-            self._grown[places.stop] = self._study, [*self._places, *places]
+        oldest = places.stop - self._concurrency * self._batch_size
+        self._grown = {full: grown for full, grown in self._grown.items() if full > oldest}
+        self._grown[places.stop] = self._study, [*self._places, *places]
 
-    def study(self, full: int, memory: Mapping[str, Any]) -> optuna.Study:
-        """A study with the trials that the sampler reads among the first `full`, which fill their batches."""
-        self._study, self._places = self._grown.pop(full, (None, []))
-        if self._study is None or (self._lessons != "all" and len(self._places) >= MOST_TRIALS):
+    def go_on(self, full: int, memory: Mapping[str, Any]) -> None:
+        """Go on with a study of the trials that the sampler reads among the first `full`, which fill their batches."""
+        study, self._places = self._grown.pop(full, (None, []))
+        if study is None or (self._lessons != "all" and len(self._places) >= MOST_TRIALS):
             known = [number for number in sorted(self._trials) if number < full]
             self._places = self.needed(known, full - self._batch_size, [memory])
             with quiet():
-                self._study = optuna.create_study(storage=InMemoryStorage(), directions=self._directions)
+                study = optuna.create_study(storage=InMemoryStorage(), directions=self._directions)
             for number in self._places:
-                self._study._storage.create_new_trial(self._study._study_id, self._trials[number])
+                study._storage.create_new_trial(study._study_id, self._trials[number])
+        self._study = study
         numbers = {old: number for number, old in enumerate(self._places)}
         for key, value in memory.items():
             listed = [numbers[parent] for parent in value] if PARENTS in key else value
-            self._study._storage.set_study_system_attr(self._study._study_id, key, listed)
-        return self._study
+            study._storage.set_study_system_attr(study._study_id, key, listed)
+
+    def asked(self, sampler: LegalSampler) -> FrozenTrial:
+        """The next proposal of a sampler, as a running trial of the last study.
+
+        `optuna.Study.ask` copies the trial and compares distributions for each parameter; here all are set at once.
+        """
+        study = self._study
+        study.sampler, study._thread_local.cached_all_trials = sampler, None
+        trial_id = study._storage.create_new_trial(study._study_id)
+        sampler.before_trial(study, study._storage.get_trial(trial_id))
+        # No sampler is asked for a design that is pinned as a whole: there is one.
+        running, of = study._storage.get_trial(trial_id), sampler.distributions
+        params = sampler.sample_relative(study, running, of) if sampler.varying else sampler.drawn()
+        trial = study._storage.get_trial(trial_id)  # another than `running` where the sampler has set attributes
+        trial.params = {name: of[name].to_external_repr(of[name].to_internal_repr(params[name])) for name in of}
+        trial.distributions = of
+        return trial
+
+    def told(self, trial: FrozenTrial, values: list[float], user_attrs: Mapping[str, Any]) -> FrozenTrial:
+        """The finished trial, with attributes that samplers do not read; as of `optuna.Study.tell`."""
+        study, trial_id, done = self._study, trial._trial_id, TrialState.COMPLETE
+        study._thread_local.cached_all_trials = None
+        study.sampler.after_trial(study, trial, done, values)
+        study._storage.set_trial_state_values(trial_id, done, values)
+        finished = copy(study._storage.get_trial(trial_id))
+        finished.user_attrs = {**finished.user_attrs, **user_attrs}
+        return finished
 
     def memory(self) -> dict[str, Any]:
         """The memory of the sampler after a whole batch, with positions of trials.
 
         The newest entries are enough: the parents of a generation follow from those of the one before.
         """
-        if self._study is None:
-            return {}
         attributes = self._study._storage.get_study_system_attrs(self._study._study_id)
         return {
             key: [self._places[number] for number in value] if PARENTS in key else value
@@ -134,9 +159,6 @@ def quiet() -> Iterator[None]:
     finally:
         optuna.logging.set_verbosity(level)
 
-
-#: A trial, finished or not.
-T = TypeVar("T", Trial, FrozenTrial)
 
 #: Study attribute: state of a sampler after a batch (for a genetic sampler, its parents).
 MEMORY = "dse:sampler_memory"
@@ -164,7 +186,7 @@ class Batch:
 
     number: int
     base: int  #: the batch from which it goes on
-    proposals: list[Trial] = field(default_factory=list)
+    proposals: list[FrozenTrial] = field(default_factory=list)
     finished: list[FrozenTrial] = field(default_factory=list)
     memory: Mapping[str, Any] = field(default_factory=dict)  #: state of the sampler
 
@@ -203,7 +225,7 @@ class History:
         if space.inner:
             box = Box(*(np.array(corner) for corner in stored.user_attrs[BOX]))
             self._inner = InnerSearch(space, rules or rules_for(space), box, plan.batch_size, plan.concurrency)
-        self.distributions = {p.name: p.distribution() for p in space.recorded}
+        self.distributions = {p.name: p.distribution for p in space.recorded}
         self._records_kernels = bool(space.solved)
         self._starts = [space.outer.key(start) for start in space.starting_points]
         self.refresh()
@@ -342,13 +364,13 @@ class History:
         clashing = batch.number != self.current or self._clashes(batch.number, batch.finished)
         return [] if clashing else self._left(batch.finished, budget)
 
-    def _left(self, trials: Sequence[T], budget: int) -> list[T]:
+    def _left(self, trials: Sequence[FrozenTrial], budget: int) -> list[FrozenTrial]:
         """Number of trials left to be stored of the batch in progress, within the budget. [-]"""
         done, left = set(self._tail), self.plan.batch_size - len(self._tail)
         fresh = [trial for trial in trials if self.space.outer.key(trial.params) not in done]
         return fresh[: min(left, budget - self.complete)]
 
-    def _clashes(self, number: int, trials: Sequence[Trial] | Sequence[FrozenTrial]) -> bool:
+    def _clashes(self, number: int, trials: Sequence[FrozenTrial]) -> bool:
         """True if designs of a batch are trials of earlier batches."""
         known = Known(self._batches, number - 1)
         return any(self.space.outer.key(trial.params) in known for trial in trials)
@@ -356,14 +378,12 @@ class History:
     def _asked(self, number: int, base: int, *, alone: bool) -> Batch:
         """The designs of a batch that goes on from another; fewer where no more are found."""
         sampler = self._sampler(number, base, alone=alone)
-        study = self._learning.study((base + 1) * self.plan.batch_size, self._memories.get(base, {}))
-        study.sampler = sampler
-        # Optuna asks no sampler for a design that is pinned as a whole: there is one.
+        self._learning.go_on((base + 1) * self.plan.batch_size, self._memories.get(base, {}))
         size = self.plan.batch_size if sampler.varying else max(0, 1 - self.complete)
         asked = []
         try:
             for _ in range(size):
-                asked.append(study.ask(sampler.distributions))
+                asked.append(self._learning.asked(sampler))
         except SpaceExhausted:
             pass  # the batch ends early; the next one will be empty
         return Batch(number, base, asked)
@@ -398,13 +418,11 @@ class History:
         choices = kernel_choices(self.space, columns) if self._records_kernels else [{}] * len(designs)
         for row, (trial, design) in enumerate(zip(batch.proposals, designs, strict=True)):
             for limit, violation in zip(self.space.limits, violations[row], strict=True):
-                trial.set_constraint(limit.key, float(violation))
+                trial.set_constraint(limit.key, violation)
             if not np.isfinite(evaluation.values[row]).all():
                 trial.set_constraint("finite_objectives", 1.0)
-            frozen = trial.study.tell(trial, values[row].tolist())
-            for key, value in attributes[row].items():
-                frozen.set_user_attr(key, value)
-            finished = self._completed(frozen, design) if self._inner else frozen
+            told = self._learning.told(trial, values[row].tolist(), attributes[row])
+            finished = self._completed(told, design) if self._inner else told
             if choices[row]:
                 finished.params = {**finished.params, **choices[row]}
                 finished.distributions = self.distributions

@@ -152,7 +152,7 @@ class LegalSampler(BaseSampler):
         self.parameters = self.legal.space.parameters
         self.rng = rng
         self.joint = joint
-        self.distributions = {p.name: p.distribution() for p in self.parameters}
+        self.distributions = {p.name: p.distribution for p in self.parameters}
         self.varying = {name: d for name, d in self.distributions.items() if not d.single()}
         self.seen = SeenDesigns(seen, share)
         self.share = share
@@ -172,7 +172,7 @@ class LegalSampler(BaseSampler):
         elif self.informed:
             params = legal.nearest(proposal, self.rng)
         else:
-            params = self._drawn()
+            params = self.drawn()
         if legal.key(params) in self.seen:
             new = (near for near in legal.neighbours(params, self.rng) if legal.key(near) not in self.seen)
             if (neighbour := next(new, None)) is None:
@@ -191,7 +191,7 @@ class LegalSampler(BaseSampler):
             for name, distribution in self.distributions.items()
         }
 
-    def _drawn(self) -> Params:
+    def drawn(self) -> Params:
         """A design at random, of this share if one comes soon."""
         for _ in range(self.share.concurrency * DRAWS_EACH if self.share else 1):
             [params] = decoded(self.parameters, self.legal.random(1, self.rng))

@@ -345,7 +345,7 @@ class ScreeningSampler(BaseSampler):
         self.designs_per_trial = designs_per_trial or designs_per_trial_of(space)
         self.jobs = jobs
         self.lattice = Lattice(self.space)
-        self.distributions = {p.name: p.distribution() for p in space.parameters}
+        self.distributions = {p.name: p.distribution for p in space.parameters}
         self._directions = [objective.direction for objective in space.objectives]
         self._queue: list[tuple[dict[str, Any], int]] = []
         self._others = optuna.samplers.RandomSampler(seed=seed)
@@ -366,7 +366,7 @@ class ScreeningSampler(BaseSampler):
             params, evaluated = self._queue.pop(0)
         study._storage.set_trial_user_attr(trial._trial_id, DESIGNS_PRICED, evaluated)
         return {
-            name: params[name] if self.distributions.get(name) == distribution
+            name: params[name] if distribution in (self.distributions.get(name),)  # compares identities first
             else self.sample_independent(study, trial, name, distribution)
             for name, distribution in search_space.items()
         }  # fmt: skip

@@ -240,6 +240,7 @@ class Parameter:
             raise DseError(f"{self.name}={self.shown(value)}: out of range; {can_be}")
         return self.value(code)
 
+    @cached_property
     def distribution(self) -> optuna.distributions.BaseDistribution:
         """The distribution that Optuna samples from."""
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution

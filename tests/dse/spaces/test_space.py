@@ -55,9 +55,9 @@ def test_a_range_may_have_steps_and_a_scale():
         "dram_capacity": {"from": "40 GB", "to": "80 GB", "step": "20 GB"},
     }
     space = Space.from_text(changed(parameters={**parse(TOY, "").data["parameters"], **ranges}))
-    assert space.by_name["cores"].distribution() == IntDistribution(64, 128, step=32)
+    assert space.by_name["cores"].distribution == IntDistribution(64, 128, step=32)
     assert space.by_name["cores"].value(96.0) == 96
-    assert space.by_name["dram_bandwidth"].distribution() == FloatDistribution(1e12, 4e12, log=True)
+    assert space.by_name["dram_bandwidth"].distribution == FloatDistribution(1e12, 4e12, log=True)
     assert space.by_name["dram_capacity"].options.tolist() == [40e9, 60e9, 80e9]
 
 
