@@ -175,6 +175,7 @@ class ModelDimensions:
     activation: Literal["gelu", "silu", "squared_relu"] = "gelu"
     normalization: Literal["layer_norm", "layer_norm_no_bias", "rms_norm"] = "layer_norm"
     num_residual_streams: float = 1.0  #: hyper-connections read one stream from several, and mix them [Xie2025]_
+    mixed_streams: bool = True  #: ... with each other; else each keeps its values and adds those of branches
     norm_weights: bool = True  #: of all norms
     norms_per_layer: float = 2.0  #: 4: behind attention and MLP too; 1 in a parallel block
     branch_norms: bool = False  #: before the last products of attention (not latent) and of dense MLPs too
@@ -316,7 +317,7 @@ class ModelDimensions:
             "hidden": self.hidden_size,
             "stream": streams * self.hidden_size,
             "streams": streams,
-            "stream_weights": (2 + streams) * streams,
+            "stream_weights": (2 + streams * self.mixed_streams) * streams,
             "qkv": self.query_size + kv,
             "kv": kv,
             "attention": self.attention_size,

@@ -418,7 +418,9 @@ _SHORT: Final[Mapping[str, Callable[..., Any]]] = {
     "scan_state": lambda model, element: (
         (4.0 * model.linear_state_size + element * (model.linear_conv_kernel - 1)) * model.features["mamba_out"]
     ),
-    "stream_weight_parameters": lambda model, kernel: model.features[kernel.makes] + (3 if "w" in kernel.makes else 1),
+    "stream_weight_parameters": lambda model, kernel: (
+        model.features[kernel.makes] + (2 + model.mixed_streams if "w" in kernel.makes else 1)
+    ),
     "kept_stream_weights": lambda rank, kernel: 8.0 * rank.tokens * rank.model.features[kernel.makes],
     "kept_streams": lambda rank, _: rank.activation_bytes("stream"),
     "other_streams": lambda model, *_: (model.features["streams"] - 1) * model.hidden_size**2,

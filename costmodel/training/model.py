@@ -101,7 +101,7 @@ class ModelShape(ModelDimensions):
     def kernel_parameters(self, kernel: Kernel, *, active: bool = False) -> float:
         """All parameters of a kernel, or those that a token meets. [-]"""
         share = self.active_share(kernel) if active else 1.0
-        size = self.weights(kernel) * share + self.bias_size(kernel) * share
+        size = share * (self.weights(kernel) + self.bias_size(kernel))
         return size + kernel.kind.parameters(self.of_kernel(kernel), kernel)
 
     def layer_parameters(self, layer: Layer, *, active: bool = False) -> float:

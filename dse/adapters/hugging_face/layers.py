@@ -161,7 +161,7 @@ class LayerReader:
             return in_letters([self._block(block, model) for block in blocks], "full")
         words, ahead = self._words(), model.get("mtp_layers", 0)
         if self.family.ordered and not words and not isinstance(self.value(self.family.full_at), list):
-            self.mistake(None, f"{self.family.types}: missing")
+            self.mistake(None, f"{self.family.types.split('|')[-1]}: missing")
         last = words[len(words) - ahead :] if ahead and len(words) == model.get("num_layers", 0) + ahead else ()
         words = words[: len(words) - len(last)]  # the last are of multi-token prediction
         count = len(words) or int(model.get("num_layers", 1))
