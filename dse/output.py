@@ -214,7 +214,7 @@ def selected(
 
 def satisfied(study: BaseStudy, table: TrialTable, condition: str) -> BoolArray:
     """(trials,) True for the designs of a table that satisfy a condition. [-]"""
-    space, trials = study.space, [{"params": trial.params} for trial in table.trials]
+    space, trials = study.space, [{"params": params} for params in table.designs()]
     if names_solved(space, condition):  # a sampled space has these names as parameters
         solved = {"sharding" if parameter.words else "tiling" for parameter in space.solved}
         trials, space = with_kernels(space, trials), space.set_to(dict.fromkeys(sorted(solved), "sample"))

@@ -114,7 +114,8 @@ def opened_study(
     starts: Mapping[str, Params] = named_starts(space, start, rules)
     if warm_start:
         starts = {**starts, **front_designs(Study.load(warm_start, storage=storage), space, rules)}
-    space.with_layouts(starts)
+    if starts:
+        space.with_layouts(starts)
     opened = Study.open(space, study, storage=storage, seed=seed, sampler=sampler, profile=profile)
     opened.steer(focus, starts)
     return opened

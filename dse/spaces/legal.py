@@ -108,12 +108,14 @@ class Component:
         low, high = 0, self.rows
         for parameter, places in zip(self.parameters, self.places, strict=True):
             codes, want = places[low:high], wanted[parameter.name]
-            at = int(np.searchsorted(codes, want))
-            # Rows are sorted, so that the nearest places below and above are next to each other.
-            nearest = sorted({int(codes[i]) for i in (at - 1, at) if 0 <= i < codes.size}, key=lambda p: abs(p - want))
-            tied = [code for code in nearest if abs(code - want) == abs(nearest[0] - want)]
-            chosen = tied[int(rng.integers(len(tied)))] if len(tied) > 1 else tied[0]
-            low, high = (low + int(np.searchsorted(codes, chosen)), low + int(np.searchsorted(codes, chosen, "right")))
+            at = int(codes.searchsorted(np.int32(want)))  # numbers of one type: the codes are not copied
+            if at == codes.size or codes[at] != want:
+                # Rows are sorted, so that the nearest places below and above are next to each other.
+                beside = {int(codes[i]) for i in (at - 1, at) if 0 <= i < codes.size}
+                tied = [code for code in beside if abs(code - want) == min(abs(other - want) for other in beside)]
+                want = tied[int(rng.integers(len(tied)))] if len(tied) > 1 else tied[0]
+                at = int(codes.searchsorted(np.int32(want)))
+            low, high = low + at, low + int(codes.searchsorted(np.int32(want), "right"))
         return low
 
     def nearest_rows(self, wanted: Mapping[str, int], rng: np.random.Generator) -> tuple[NDArray[np.int64], FloatArray]:

@@ -24,6 +24,7 @@ from costmodel.formats.input_files import Section, Source, dump, parse, scalar
 from costmodel.formats.quantity import unit_name
 from costmodel.rules.registry import design_columns
 from costmodel.rules.rules import TRAINING
+from costmodel.training.blocks import ASSIGNMENTS
 from costmodel.training.design import DesignPoints, splits_kernels
 from costmodel.training.design_table import shown
 from dse.predictions.intervals import at_worse_ends
@@ -43,8 +44,11 @@ from dse.spaces.sections.parameters import (
 
 Params = dict[str, Value]
 
-#: Fields of models that are younger than the first studies: where they say nothing, no fingerprint has them.
-YOUNGER_FIELDS: Final = ("layers", "parallel_norms", "linear_state_size", "context_len", "wide_qk_norm", "branch_norms")
+#: Fields of models that are younger than the first studies: no fingerprint has their defaults.
+YOUNGER_FIELDS: Final = (
+    *("layers", "parallel_norms", "linear_state_size", "context_len", "wide_qk_norm", "branch_norms", "norm_weights"),
+    "other_parameters",
+)
 #: Name of the condition that `Space.focused` adds.
 FOCUS = "focus"
 Batch = dict[str, FloatArray]
@@ -109,11 +113,12 @@ class Space(Definition):
     def fingerprint(self) -> str:
         """SHA-256 of all that decides a result: values and formulas, not how the file words them."""
         system = {name: float(values) for name, values in self.system.quantities().items()}
+        defaults = {field.name: field.default for field in fields(self.model)}
         decisive: list[Any] = [
             {
                 key: value
                 for key, value in asdict(self.model).items()
-                if key not in ("name", "numerics") and (value or key not in YOUNGER_FIELDS)
+                if key not in ("name", "numerics") and (key not in YOUNGER_FIELDS or value != defaults[key])
             },
             system,
             list(self.system.parts()),
@@ -301,6 +306,11 @@ class Space(Definition):
                 given[name] = False
         data = {key: value for key, value in self.data.items() if key not in ("layouts", "given")}
         return self._changed({**data, "given": given, "parameters": {**swept, **others}})
+
+    @cached_property
+    def with_assignments(self) -> Self:
+        """The space with the named shardings as a parameter, in the place of solved ones."""
+        return self.opened({"sharding": [*ASSIGNMENTS]})
 
     def _options(self, name: str, values: Sequence[Any]) -> Any:
         """The options of a parameter as a file has them; formulas still know its other words."""

@@ -436,7 +436,7 @@ class Store:
         with self.reading(study_id):
             rows = read_last(self.database, study_id)[1]
             trials = read_columns(database, study_id, len(stored.directions), attribute=attribute, first=first)
-            params = read_params(database, study_id, trials.ids, first=first)
+            params = read_params(database, trials.ids, FINISHED, study_id=study_id, first=first)
             return Moment(rows, trials, params, read_study_attributes(database, "user", study_id))
 
     @contextmanager

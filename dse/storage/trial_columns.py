@@ -149,29 +149,7 @@ def read_details(database: Database, ids: IntArray, names: Sequence[str]) -> Tri
     )
     for trial_id, name, text in database.each(query, **wanted):
         attributes[name][row_of[trial_id]] = text
-    return TrialDetails(_params_in_order(database, ids, meant), attributes, [moments.get(i) for i in row_of])
-
-
-def _params_in_order(database: Database, ids: IntArray, meant: str) -> dict[str, list[Any]]:
-    """Parameter -> its value in each of some trials; arguments as in `read_details`."""
-    query = (
-        f"SELECT param_name, param_value FROM trial_params WHERE trial_id IN ({meant}) ORDER BY trial_id, param_name"
-    )
-    rows = list(database.each(query))
-    if not len(ids):
-        return defaultdict(list)  # every parameter has no values
-    width = len(rows) // len(ids)
-    names = [name for name, _ in rows[:width]]
-    if [name for name, _ in rows] != names * len(ids):
-        raise LookupError("trials of unlike parameters")
-    decode = _distributions(database, int(ids[0]))
-    back = np.argsort(np.argsort(ids)).tolist()
-    params = {}
-    for column, name in enumerate(names):
-        numbers = [number for _, number in rows[column::width]]
-        known = {number: value_of(decode[name], number) for number in set(numbers)}
-        params[name] = [known[numbers[row]] for row in back]
-    return params
+    return TrialDetails(read_params(database, ids, meant), attributes, [moments.get(i) for i in row_of])
 
 
 def _distributions(database: Database, trial_id: int) -> dict[str, BaseDistribution]:
@@ -225,25 +203,27 @@ def is_violated(key: str, violation: Any) -> bool:
     return max(numbers, default=0) > 0
 
 
-def read_params(database: Database, study_id: int, ids: IntArray, *, first: int = 0) -> dict[str, list[Any]]:
+def read_params(database: Database, ids: IntArray, meant: str, **named: Any) -> dict[str, list[Any]]:
     """Parameter -> its value in each of some finished trials, (trials,) identities, within a transaction. [-]
 
     Optuna restricts a parameter to one kind of distribution, and a categorical one to its choices, throughout a study,
-    so that those of one trial decode the stored numbers of all. `first` is the least of their numbers.
+    so that those of one trial decode the stored numbers of all. `meant` is a list of identities or a query with `named`
+    parameters, which may have other trials too.
     """
     if not len(ids):
-        return {}
+        return defaultdict(list)  # every parameter has no values
     distributions = _distributions(database, int(ids[0]))
     row_of = {trial_id: row for row, trial_id in enumerate(ids.tolist())}
     known: dict[str, dict[float, Any]] = {name: {} for name in distributions}
     columns: dict[str, list[Any]] = {name: [None] * len(ids) for name in distributions}
-    query = f"SELECT trial_id, param_name, param_value FROM trial_params WHERE trial_id IN ({FINISHED})"
-    for trial_id, name, number in database.each(query, study_id=study_id, first=first):
-        if trial_id in row_of:
-            values = known.get(name, {})
-            if number not in values:
-                values[number] = value_of(distributions[name], number)
-            columns[name][row_of[trial_id]] = values[number]
+    query = f"SELECT trial_id, param_name, param_value FROM trial_params WHERE trial_id IN ({meant})"
+    for trial_id, name, number in database.each(query, **named):
+        if trial_id in row_of and name in known:
+            if number not in known[name]:
+                known[name][number] = value_of(distributions[name], number)
+            columns[name][row_of[trial_id]] = known[name][number]
+        elif trial_id in row_of:
+            columns[name] = [None]
     if any(None in column for column in columns.values()):
         raise LookupError("trials of unlike parameters")
     return columns

@@ -94,7 +94,7 @@ def certificate(study: BaseStudy, exact: ExactFront) -> Certificate:
     costs, best = table.front().costs, exact.costs
     lowest = best_costs(study)
     key = study.space.legal.key
-    seen = {key(trial.params) for trial in table.trials}
+    seen = {key(params) for block in table.blocks() for params in block.designs()}
     names = [objective.name for objective in study.space.objectives]
     short = match_gaps(costs, best)
     worst = int(np.argmax(short))
@@ -102,7 +102,7 @@ def certificate(study: BaseStudy, exact: ExactFront) -> Certificate:
     return Certificate(
         study=study.name,
         focus=study.plan.focus,
-        trials=len(study.table.trials),
+        trials=len(study.table),
         hypervolume_ratio=study.box.hypervolume(costs) / whole if (whole := study.box.hypervolume(best)) else 1.0,
         found=sum(key(params) in seen for params in exact.space.decode(exact.designs)),
         of=len(best),
@@ -123,7 +123,7 @@ def sought_designs(study: BaseStudy) -> TrialTable:
     table, space = study.table.found(), sought_space(study)
     if not study.plan.focus or not len(table):
         return table
-    designs = space.encode([trial.params for trial in table.trials])
+    designs = space.encode(table.designs())
     kept = evaluate(space, designs, rules=rules_for(space, study.profile)).feasible
     return table.take(np.flatnonzero(kept))
 

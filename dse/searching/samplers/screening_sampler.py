@@ -436,7 +436,7 @@ class ScreeningSampler(BaseSampler):
         """
         if not solves_shardings(self.space) or evaluated_whole(self.space):
             return self.space
-        return self.space.opened({"sharding": [*ASSIGNMENTS]})
+        return self.space.with_assignments
 
     @cached_property
     def _starts(self) -> FloatArray:
@@ -552,6 +552,7 @@ def _multipliers(changes: Sequence[FloatArray], room: FloatArray) -> FloatArray:
     """(limits,) Change of the objective that a change of the use of each limit is worth, by subgradients. [-]"""
     worth = np.zeros(room.size)
     for step in range(DUAL_STEPS):
-        used = sum(change[(change @ np.r_[1.0, worth]).argmin(), 1:] for change in changes)
+        weights = np.r_[1.0, worth]
+        used = sum(change[(change @ weights).argmin(), 1:] for change in changes)
         worth = np.maximum(worth + (used - room) / (2 + 2 * step), 0.0)
     return worth

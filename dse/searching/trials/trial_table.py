@@ -29,7 +29,7 @@ from dse.pricing.evaluation import evaluate, kernel_choices, layouts_of, prefixe
 from dse.searching.samplers.exact_search import WINNERS, winner_values
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.searching.trials.measured_runs import told_runs, with_measured
-from dse.spaces.space import Space
+from dse.spaces.space import Params, Space
 from dse.storage.optuna_store import Store, StoredStudy
 from dse.storage.trial_columns import TrialColumns, TrialDetails, decoded_texts
 
@@ -380,6 +380,13 @@ class TrialTable:
         loaded = {trial.number: trial for trial in self._load(self.columns.ids)}
         trials = [loaded[number] for number in self.numbers.tolist()]
         return winner_trials(self.space, self._profile, trials, self.winners.tolist())
+
+    def designs(self) -> list[Params]:
+        """Parameters of each, without its other attributes where they are as stored."""
+        if not self.as_stored:
+            return [trial.params for trial in self.trials]
+        columns = self.stored().details.params
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     @property
     def winners(self) -> IntArray:

@@ -78,6 +78,8 @@ def test_a_fingerprint_tells_what_matters_from_what_does_not(toy):
     assert Space.from_text(same.replace("  *step", " * step")).fingerprint == toy.fingerprint
     for old, new in (("60 GB", "61 GB"), ("[1, 2, 4, 8]", "[1, 2, 8, 4]"), ("mfu", "tokens_per_second")):
         assert Space.from_text(TOY.replace(old, new)).fingerprint != toy.fingerprint
+    of_first_release = "95adf7174ac37ce2a977a900d0b305dfb93100a1a5a6309639c763e43b8617f3"  # its studies continue
+    assert Space.load("llama3_70b_512_h100").fingerprint == of_first_release
 
 
 def test_a_space_finds_its_model_beside_itself(tmp_path):
