@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from difflib import get_close_matches
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
@@ -133,7 +134,10 @@ class _ConfigurationReader:
         class_name = str(classes[0]) if isinstance(classes, list) and classes else ""
         flat = {word.replace("_", ""): word for word in known}
         short = class_name.removesuffix("ForCausalLM").removesuffix("LMHeadModel").lower()
-        known_words = [WORDS["classes"].get(class_name, ""), *words, flat.get(short, "")]
+        if class_name.endswith(tuple(WORDS["headless"])):
+            self.notes.append(f"architectures: {class_name} has no output layer; one is counted")
+        drafts = (word for word in REFUSED if word in class_name)
+        known_words = [WORDS["classes"].get(class_name, ""), *words, flat.get(short, ""), *drafts]
         names = [name for word in known_words for name in (word, word.removesuffix("_text"))]
         where = self.outer.source.name
         if {"producer", "quantization"} <= self.outer.data.keys():
@@ -189,7 +193,7 @@ class _ConfigurationReader:
         self.read |= {name.partition(".")[0] for name in names}
         for section in (self.outer, self.section):
             for name in names:
-                value = _inner(section.data, name.split("."))
+                value = reduce(_within, name.split("."), section.data)
                 if value is not None and (section is self.section or name.startswith("tie_")):
                     return value
         silent = not self.section.data.keys() & {*names}  # a key with the value null is not silent
@@ -279,16 +283,9 @@ class _ConfigurationReader:
             self.notes.append(f"not in a model file, which prices a step without: {shown}")
 
 
-def _inner(data: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """A value within mappings within mappings, None where there is none.
-
-    >>> _inner({"attn_config": {"kv_n_heads": 8}}, ["attn_config", "kv_n_heads"])
-    8
-    """
-    for name in names[:-1]:
-        inner = data.get(name)
-        data = inner if isinstance(inner, dict) else {}
-    return data.get(names[-1])
+def _within(data: Any, name: str) -> Any:
+    """The value of a key, None where `data` is no mapping or lacks it."""
+    return data.get(name) if isinstance(data, dict) else None
 
 
 def _shortened(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -153,7 +153,8 @@ class LayerReader:
         """Fields of a model file for its layers, from the other fields of the model."""
         for key, only in self.family.only.items():
             most = self.value(only) if isinstance(only, str) else only
-            if not isinstance(value := self.value(key), list) and value not in (None, most):
+            allowed = most if isinstance(most, list) else [most]
+            if not isinstance(value := self.value(key), list) and value not in (None, *allowed):
                 self.mistake(key, f"{value!r}: a model file can only say {most!r}")
         if order := self.family.pattern * int(model.get("num_layers", 1)):
             return {"num_layers": len(order), "layer_order": order, "first_dense_layers": 0}

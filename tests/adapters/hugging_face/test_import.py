@@ -117,6 +117,13 @@ def test_what_a_model_file_has_no_use_for_is_named_in_one_line(imported):
     )
 
 
+def test_a_class_without_an_output_layer_is_named(imported):
+    config = PUBLISHED["Llama 2 7B"][0] | {"architectures": ["LlamaForSequenceClassification"]}
+    assert imported(config).notes == (
+        "architectures: LlamaForSequenceClassification has no output layer; one is counted",
+    )
+
+
 #: Model -> what its published configuration says of its functions.
 FUNCTIONS = cases(__file__, "FUNCTIONS")
 
