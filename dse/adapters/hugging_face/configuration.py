@@ -284,7 +284,7 @@ class _ConfigurationReader:
 
 
 def _within(data: Any, name: str) -> Any:
-    """The value of a key, None where `data` is no mapping or lacks it."""
+    """The value of a key in a mapping; None if `data` has another type or lacks the key."""
     return data.get(name) if isinstance(data, dict) else None
 
 
