@@ -36,7 +36,7 @@ BUDGETS = [
     ("costmodel dse", "dse.adapters", 46_615),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_768),
     ("dse.searching dse.storage", "", 6_877),
-    ("dse.adapters", "", 21_287),
+    ("dse.adapters", "", 21_285),
     ("dse.adapters.xla", "", 6_500),
     ("dse.adapters.dfmodel", "", 3_968),
     ("tests", "", 29_823),

@@ -108,20 +108,9 @@ def test_sequences_are_those_of_pre_training(imported):
     assert imported(MIXTRAL).notes == ("seq_len: 8192 tokens, of 32768 that it allows; --seq-len sets another",)
 
 
-def test_what_a_model_file_has_no_use_for_is_named_in_one_line(imported):
-    config = PUBLISHED["Gemma 2 9B"][0] | {
-        "final_logit_softcapping": 30.0, "logit_scale": 0.0625, "embedding_multiplier": 12, "eos_token_id": 1,
-    }  # fmt: skip
-    assert imported(config).notes == (
-        "not in a model file, which prices a step without: logit_scale, embedding_multiplier",
-    )
-
-
-def test_a_class_without_an_output_layer_is_named(imported):
-    config = PUBLISHED["Llama 2 7B"][0] | {"architectures": ["LlamaForSequenceClassification"]}
-    assert imported(config).notes == (
-        "architectures: LlamaForSequenceClassification has no output layer; one is counted",
-    )
+@pytest.mark.parametrize(("name", "changed", "note"), cases(__file__, "NOTES"))
+def test_what_a_model_file_cannot_state_is_named_in_one_line(name, changed, note, imported):
+    assert imported(PUBLISHED[name][0] | changed).notes == (note,)
 
 
 #: Model -> what its published configuration says of its functions.
