@@ -177,15 +177,13 @@ class KernelCost(Columns):
 
 def either(where: BoolArray, one: KernelCost, other: KernelCost) -> KernelCost:
     """One cost where a condition holds, another elsewhere; (points,) each."""
-    columns, others = one.present(), other.present()
-    names = dict.fromkeys((*columns, *others))
     nothing = np.zeros(())
-    items = {
-        name: np.where(where, one.items.get(name, nothing), other.items.get(name, nothing))
-        for name in dict.fromkeys((*one.items, *other.items))
-    }
-    chosen = {n: np.where(where, columns.get(n, nothing), others.get(n, nothing)) for n in names}
-    return KernelCost(**chosen, items=items)
+
+    def chosen(ones: Mapping[Any, FloatArray], others: Mapping[Any, FloatArray]) -> dict[Any, FloatArray]:
+        names = dict.fromkeys((*ones, *others))
+        return {name: np.where(where, ones.get(name, nothing), others.get(name, nothing)) for name in names}
+
+    return KernelCost(**chosen(one.present(), other.present()), items=chosen(one.items, other.items))
 
 
 #: Values of the columns of an empty `KernelCost`.

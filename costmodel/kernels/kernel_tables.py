@@ -55,28 +55,24 @@ class KernelTable:
     labels: tuple[Label, ...]
     count: FloatArray
 
-    def take(self, points: slice) -> Self:
-        """The table of some of its points."""
-        arrays = {f.name: getattr(self, f.name)[points] for f in fields(self) if f.name != "labels"}
-        return replace(self, labels=self.labels, **arrays)
+    def _with(self, labels: tuple[Label, ...], function: Callable[..., FloatArray], *others: Self) -> Self:
+        """The table with `function` applied to each array, and the same array of other tables."""
+        names = [f.name for f in fields(self) if f.name != "labels"]
+        arrays = {name: function(*(getattr(table, name) for table in (self, *others))) for name in names}
+        return replace(self, labels=labels, **arrays)
 
     def rows(self, points: IntArray) -> Self:
         """The table of points picked by row, repeats allowed; those of a kernel stand together in memory."""
-        arrays = {
-            f.name: np.take(getattr(self, f.name).T, points, axis=1).T for f in fields(self) if f.name != "labels"
-        }
-        return replace(self, labels=self.labels, **arrays)
+        return self._with(self.labels, lambda values: np.take(values.T, points, axis=1).T)
 
     def take_kernels(self, places: IntArray | slice) -> Self:
         """The table of some of its kernels."""
-        arrays = {f.name: getattr(self, f.name)[:, places] for f in fields(self) if f.name != "labels"}
         labels = np.arange(len(self.labels))[places]
-        return replace(self, labels=tuple(self.labels[number] for number in labels), **arrays)
+        return self._with(tuple(self.labels[number] for number in labels), lambda values: values[:, places])
 
     def repeated(self, points: int) -> Self:
         """A table of one row, with the row repeated for each point."""
-        arrays = {f.name: np.repeat(getattr(self, f.name), points, axis=0) for f in fields(self) if f.name != "labels"}
-        return replace(self, labels=self.labels, **arrays)
+        return self._with(self.labels, lambda values: np.repeat(values, points, axis=0))
 
     def present(self) -> Self:
         """The table without the kernels that no design has."""
@@ -84,12 +80,7 @@ class KernelTable:
 
     def beside(self, other: Self) -> Self:
         """The table with the kernels of another behind its own."""
-        arrays = {
-            f.name: np.concatenate([getattr(self, f.name), getattr(other, f.name)], axis=1)
-            for f in fields(self)
-            if f.name != "labels"
-        }
-        return replace(self, labels=(*self.labels, *other.labels), **arrays)
+        return self._with((*self.labels, *other.labels), lambda *both: np.concatenate(both, axis=1), other)
 
     def select(
         self, of_pass: str | None = None, part: str | None = None, among: Callable[[Label], bool] | None = None
@@ -484,6 +475,12 @@ def is_quantised(kernel: Kernel) -> bool:
     return kernel.kind.matrix is not None and kernel.kind.matrix.narrow and kernel.makes != "unit"
 
 
+def quantised_kernels(model: ModelShape) -> list[tuple[Part, Kernel]]:
+    """Kernels of layers that multiply in the format of a design, with their part of the model."""
+    layers = [part for part in every_part(model) if part.layer is not None]
+    return [(part, kernel) for part in layers for kernel in part.kernels if is_quantised(kernel)]
+
+
 def some_narrow(run: RankRun | TransformerRun) -> bool:
     """True if some design of a run multiplies in fewer than 16 bits."""
     return bool(run.design.precision.any()) and bool(is_narrow(run.design.precision).any())
@@ -491,12 +488,7 @@ def some_narrow(run: RankRun | TransformerRun) -> bool:
 
 def narrow_places(model: ModelShape, labels: Sequence[Label]) -> IntArray:
     """Places of the products that formats apply to, among labelled ones; those of adapters keep 16 bits."""
-    narrow = {
-        (part.name, kernel.name)
-        for part in every_part(model)
-        for kernel in part.kernels
-        if part.layer is not None and is_quantised(kernel)
-    }
+    narrow = {(part.name, kernel.name) for part, kernel in quantised_kernels(model)}
     numbers = [n for n, label in enumerate(labels) if label.kernel == label.name and (label.part, label.name) in narrow]
     return np.array(numbers, dtype=np.intp)
 
@@ -553,13 +545,7 @@ def casts(run: RankRun) -> Pointwise:
 
     Weights are cast once a step and kept (`steps.memory.quantised_weights`), as Megatron-LM does.
     """
-    rows = [
-        row
-        for part in every_part(run.model)
-        for kernel in part.kernels
-        if part.layer is not None and is_quantised(kernel)
-        for row in _cast_rows(run, part, kernel)
-    ]
+    rows = [row for part, kernel in quantised_kernels(run.model) for row in _cast_rows(run, part, kernel)]
     return Pointwise.of_rows(trained_rows(run, rows), element_bytes=run.precision.element_bytes)
 
 

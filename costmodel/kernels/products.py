@@ -48,11 +48,11 @@ UNALIGNED_RATE: Final = 2 / 3
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class GemmCost:
-    """Cost of each matrix product; every array has shape (points, kernels)."""
+    """Cost of each matrix product, (points, kernels) arrays, or of one layer's attention core, (points,)."""
 
     time: FloatArray  #: [s]
     memory_bound: BoolArray  #: whether some memory level takes longer than the arithmetic
-    flops: FloatArray  #: useful work, 2 m n k per product [FLOP]
+    flops: FloatArray  #: useful work, 2 m n k per product; of a causal core half of it [FLOP]
     work: FloatArray  #: the same, counted as the 16-bit products that take as long, which draw as much [FLOP]
     traffic: tuple[FloatArray, ...]  #: bytes read and written at each memory level, nearest first [B]
 
@@ -379,16 +379,6 @@ class FusedPass:
 FUSED_PASSES = {"forward": FusedPass(1, 1, 16, (2, 2)), "backward": FusedPass(3, 2, 40, (5, 4))}
 
 
-@dataclass(frozen=True, slots=True)
-class FusedAttentionCost:
-    """Cost of one layer's attention core; every array has shape (points,)."""
-
-    time: FloatArray  #: [s]
-    memory_bound: BoolArray  #: whether a memory level takes longer than matrix units and vector lanes
-    flops: FloatArray  #: matrix work done, causal half [FLOP]
-    traffic: tuple[FloatArray, ...]  #: per memory level, nearest first [B]
-
-
 def visited_share(seq_len: float, window: float = np.inf, context_len: float = 0.0) -> float:
     """Share of the scores' tiles that causal attention visits: half, and the diagonal; less in a window. [-]
 
@@ -433,7 +423,7 @@ class AttentionWork:
     casts: FloatArray | float = 0.0  #: bytes of casts to 8 bits, which other kernels make [B]
 
 
-def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> FusedAttentionCost:
+def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> GemmCost:
     """Time, work and traffic of the fused attention core of one layer and micro-batch; 0 where it is not fused.
 
     `of_pass` is a key of `FUSED_PASSES`. Ranks that share a sequence have equal parts of its causal half; each works on
@@ -468,7 +458,7 @@ def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> FusedAttentio
     return attention_cost(core, of_pass, run.system)
 
 
-def attention_cost(core: AttentionWork, of_pass: str, system: System) -> FusedAttentionCost:
+def attention_cost(core: AttentionWork, of_pass: str, system: System) -> GemmCost:
     """Time, work and traffic of one pass of fused attention cores on machines, (points,).
 
     Each tile of queries streams its keys and values from the second level; the third sees each tensor once.
@@ -485,7 +475,8 @@ def attention_cost(core: AttentionWork, of_pass: str, system: System) -> FusedAt
     busy = arithmetic_time(core, of_pass, flops, system) * idle
     moving = np.maximum.reduce(np.broadcast_arrays(*transfer, busy)[:-1])
     time = np.maximum(busy, moving) + core.fused * chip.kernel_launch + core.casts / (rates[-1] * chip.cast_efficiency)
-    return FusedAttentionCost(time, moving > busy, flops, (*traffic[:-1], traffic[-1] + core.casts))
+    moved = (*traffic[:-1], traffic[-1] + core.casts)
+    return GemmCost(time=time, memory_bound=moving > busy, flops=flops, work=flops, traffic=moved)
 
 
 def arithmetic_time(core: AttentionWork, of_pass: str, flops: FloatArray, system: System) -> FloatArray:

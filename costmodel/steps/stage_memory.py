@@ -171,14 +171,9 @@ class StageMemory(Columns):
         return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
 
 
-def updated_parameters(stage: Stage, parts: Sequence[PartMemory]) -> FloatArray:
-    """Parameters of the layers and the embedding of a rank of a stage, those of routed experts aside. [-]"""
-    return weighted_sum([part.parameters for part in parts], stage.counts)
-
-
-def stage_expert_parameters(stage: Stage, parts: Sequence[PartMemory]) -> FloatArray:
-    """Parameters of the routed experts of a rank of a stage. [-]"""
-    return weighted_sum([part.expert_parameters for part in parts], stage.counts)
+def sum_over_stage(stage: Stage, parts: Sequence[PartMemory], name: str) -> FloatArray:
+    """A column of `PartMemory` over the layers and the embedding of a rank of a stage, in its unit."""
+    return weighted_sum([getattr(part, name) for part in parts], stage.counts)
 
 
 def stage_parameters(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) -> FloatArray:
@@ -186,14 +181,13 @@ def stage_parameters(run: TransformerRun, stage: Stage, parts: Sequence[PartMemo
 
     The embedding is on the first stage, the last norm and the head on the last.
     """
-    return updated_parameters(stage, parts) + stage.has_head * head_parameters(run, stage)
+    return sum_over_stage(stage, parts, "parameters") + stage.has_head * head_parameters(run, stage)
 
 
 def trained_parameters(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) -> tuple[FloatArray, FloatArray]:
     """Parameters of a rank of a stage that have gradients and states: of all but routed experts, and of these. [-]"""
     head = trained_share(run) * stage.has_head * head_parameters(run, stage)
-    trained = weighted_sum([part.trained for part in parts], stage.counts) + head
-    return trained, weighted_sum([part.trained_experts for part in parts], stage.counts)
+    return sum_over_stage(stage, parts, "trained") + head, sum_over_stage(stage, parts, "trained_experts")
 
 
 def head_parameters(run: TransformerRun, stage: Stage) -> FloatArray:
@@ -225,12 +219,11 @@ def stage_activations(run: TransformerRun, stage: Stage, parts: Sequence[PartMem
     of_layers = np.maximum.reduce(np.broadcast_arrays(*(part.kept for part in parts[: len(stage.layers)])))
     beside = passes_run_beside(run.design) & (held < steps)
     kept = kept + np.where(beside, of_layers, 0.0)
-    share = run.design.offload_activations
-    if not (share > 0).any():
+    if not run.design.offloads_activations.any():
         return kept
-    layers = [share * part.kept for part in parts[: len(stage.layers)]]
+    layers = [part.on_hosts(run.design.offload_activations) for part in parts[: len(stage.layers)]]
     moved = weighted_sum(layers, counts)
-    left: FloatArray = kept - moved + np.minimum(moved, 2 * share * of_layers)
+    left: FloatArray = kept - moved + np.minimum(moved, 2 * np.maximum.reduce(np.broadcast_arrays(*layers)))
     return left
 
 
@@ -308,7 +301,7 @@ def fullest_stage(
         numbers = copies * stage_parameters(run, stage, parts), parameters, parameters
         kept = held_states(numbers, stage, sizes, shards)
         if experts is not None:
-            numbers = copies * stage_expert_parameters(stage, parts), experts, experts
+            numbers = copies * sum_over_stage(stage, parts, "expert_parameters"), experts, experts
             of_experts = held_states(numbers, stage, sizes, expert_shards)
             kept = [others + more for others, more in zip(kept, of_experts, strict=True)]
         if narrow:
@@ -362,10 +355,7 @@ def quantised_bytes(run: TransformerRun) -> dict[str, FloatArray]:
 
 def quantised_weights(stage: Stage, parts: Sequence[PartMemory], sizes: Mapping[str, FloatArray]) -> FloatArray:
     """Bytes of quantised weights of a rank of a stage, beyond 16 bits of each: `quantised_bytes`. [B]"""
-    moved = np.zeros(())
-    for name, size in sizes.items():
-        moved = moved + weighted_sum([getattr(part, name) for part in parts], stage.counts) * size
-    return moved
+    return sum((sum_over_stage(stage, parts, name) * size for name, size in sizes.items()), start=np.zeros(()))
 
 
 def working_buffers(layers: Sequence[PartMemory]) -> FloatArray:
@@ -463,7 +453,7 @@ def _states(
     sizes = state_sizes(run)
     shards = [state_shards(run.design, state) for state in STATES]
     of_experts = [state_shards(run.design, state, of_experts=True) for state in STATES]
-    output = stage_parameters(run, stage, parts) - updated_parameters(stage, parts)
+    output = stage.has_head * head_parameters(run, stage)
     trained, copies = trained_share(run) * output, weight_sets(run.design)
     owned = {("output", ""): held_states((copies * output, trained, trained), stage, sizes, shards)}
     for part, of_part, count in zip(every_part(run.model), parts, stage.counts, strict=False):
@@ -494,12 +484,13 @@ def _activations(
     here = run.of(replace(run.design, offload_activations=np.zeros(1)))
     items: dict[Item, FloatArray] = {}
     for number, part in enumerate(every_part(run.model)):
-        alone = [memory_of_part if n == number else PartMemory() for n, memory_of_part in enumerate(of_stage)]
+        of_part = of_stage[number]
+        alone = [replace(of_part, hosted=np.zeros(())) if n == number else PartMemory() for n in range(len(of_stage))]
         kept = stage_activations(here, stage, alone, held)
-        away = run.design.offload_activations if number < len(stage.layers) else 0.0
-        items[Item("bytes", "activations_memory", part.name)] = kept * (1 - away)
+        away = of_part.on_hosts(run.design.offload_activations) if number < len(stage.layers) else 0.0
+        items[Item("bytes", "activations_memory", part.name)] = kept * (1 - away / np.maximum(of_part.kept, 1.0))
     moving = memory.activations - sum(items.values(), start=np.zeros(()))
-    if (run.design.offload_activations > 0).any():
+    if run.design.offloads_activations.any():
         items[Item("bytes", "activations_memory", name="on the way to hosts")] = moving
     return items
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray, IntArray, UniqueRows, distinct_rows, in_rows, is_long
 from costmodel.errors import DseError
-from costmodel.kernels.kernel_cost import Items, KernelCost, added
+from costmodel.kernels.kernel_cost import Items, added
 from costmodel.kernels.kernel_tables import has_units, optimizer_work, some_narrow, transformer_gemms
 from costmodel.kernels.products import best_tiles, is_possible
 from costmodel.machine import System
@@ -381,25 +381,8 @@ def transformer_items(run: TransformerRun) -> Items:
     return step_parts(run, ranks, pass_costs(run, ranks))[1]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GroupUpdate:
-    """Clipping and update of the parameters of one group on one rank; (points,) each.
-
-    Times are those of the kernels without their launch, which all groups share.
-    """
-
-    parameters: FloatArray  #: on the rank [-]
-    owned: FloatArray  #: of them, whose optimizer states the rank has and updates [-]
-    clip_flops: FloatArray  #: [FLOP]
-    clip_bytes: FloatArray  #: [B]
-    clip_time: FloatArray  #: [s]
-    apply_flops: FloatArray  #: [FLOP]
-    apply_bytes: FloatArray  #: [B]
-    apply_time: FloatArray  #: [s]
-
-
-def parameter_groups(run: TransformerRun) -> dict[str, GroupUpdate]:
-    """Groups of the parameters of a rank of the stage that has most, by part and kernel.
+def parameter_groups(run: TransformerRun) -> dict[str, dict[str, FloatArray]]:
+    """Clipping and update of the parameters of a rank of the stage that has most, by part and kernel.
 
     Parameters
     ----------
@@ -409,8 +392,10 @@ def parameter_groups(run: TransformerRun) -> dict[str, GroupUpdate]:
     Returns
     -------
     groups : mapping
-        Name, such as "layers mlp_up" or "embedding" -> costs. Their times add up to those of
-        `optimizer_step`, less the launches.
+        Name, such as "layers mlp_up" or "embedding" -> columns, (points,) each: parameters, those of them whose states
+        the rank has and updates (`owned`) [-], and for both kernels, such as "gradclip", `gradclip_flops` [FLOP],
+        `gradclip_bytes` [B] and `gradclip_time_s` [s]. Their times add up to those of `optimizer_step`, less the
+        launches.
 
     Raises
     ------
@@ -432,23 +417,18 @@ def parameter_groups(run: TransformerRun) -> dict[str, GroupUpdate]:
         for part, name, parameters, of_experts in _on_rank(ranks, parts)
     }
     sizes["head"] = (stage.has_head * head_parameters(run, stage), False)
-    accesses = ADAM.accesses(moment_bytes(design))
+    kernels = {"gradclip": None, "apply_grad": ADAM.accesses(moment_bytes(design))}
     groups = {}
     for name, (parameters, of_experts) in sizes.items():
         owned = parameters / state_shards(design, "optimizer", of_experts=of_experts)
         if (owned > 0).any():
-            clip, apply = (weight_kernel(kernel, owned, run.system, often) for kernel, often in
-                           (("gradclip", None), ("apply_grad", accesses)))  # fmt: skip
-            clip_work = optimizer_work("gradclip", owned, element_bytes=4.0)
-            apply_work = optimizer_work("apply_grad", owned, element_bytes=4.0, accesses=accesses)
-            groups[name] = GroupUpdate(parameters + np.zeros(1), owned + np.zeros(1), *clip_work,
-                                       _busy(clip, run), *apply_work, _busy(apply, run))  # fmt: skip
+            columns = {"parameters": parameters, "owned": owned}
+            for kernel, accesses in kernels.items():
+                flops, moved = optimizer_work(kernel, owned, element_bytes=4.0, accesses=accesses)
+                busy = weight_kernel(kernel, owned, run.system, accesses).time - run.system.chip.kernel_launch
+                columns |= {f"{kernel}_flops": flops, f"{kernel}_bytes": moved, f"{kernel}_time_s": busy}
+            groups[name] = {column: values + np.zeros(1) for column, values in columns.items()}
     return groups
-
-
-def _busy(cost: KernelCost, run: TransformerRun) -> FloatArray:
-    """Time of a kernel without its launch. [s]"""
-    return cost.time - run.system.chip.kernel_launch
 
 
 def _on_rank(run: RankRun, parts: Sequence[PartMemory]) -> Iterator[tuple[int, str, FloatArray, bool]]:

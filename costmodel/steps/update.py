@@ -45,7 +45,7 @@ from costmodel.steps.optimizer import optimizer_step, state_update
 from costmodel.steps.parameter_states import exchanged_bytes, owned_parameters, state_shards, weight_casts
 from costmodel.steps.pipeline.pipeline_step import ScheduledPasses
 from costmodel.steps.pipeline.stages import Stage, chosen_stage
-from costmodel.steps.stage_memory import head_parameters, trained_parameters
+from costmodel.steps.stage_memory import head_parameters, sum_over_stage, trained_parameters
 from costmodel.training.design import DesignPoints
 from costmodel.training.precision import WHOLE_GRADIENTS, ZERO, Exchange, ZeroStage
 from costmodel.training.ranks import Group, Sharing
@@ -438,10 +438,7 @@ def stage_quantised(run: TransformerRun, stage: Stage, parts: Sequence[PartMemor
     """Weights of a rank of a stage that products read in fewer bits: of all but experts, and of these. [-]"""
     if not some_narrow(run):
         return [np.zeros(()), np.zeros(())]
-    return [
-        weighted_sum([getattr(part, name) for part in parts], stage.counts)
-        for name in ("quantised", "quantised_experts")
-    ]
+    return [sum_over_stage(stage, parts, name) for name in ("quantised", "quantised_experts")]
 
 
 def weight_casts_step(run: TransformerRun, quantised: Sequence[FloatArray]) -> KernelCost:

@@ -367,25 +367,25 @@ def assignments_of(layers: tuple[Layer, ...], last: Layer | None = None) -> Assi
     return Assignments(layers, last or layers[-1])
 
 
-#: Tensors that a recomputed module keeps. A checkpoint keeps its input and runs the whole module again. A discarded
-#: output is computed again for its readers, from inputs that are kept anyway.
-Recomputation = Literal["checkpoint", "output discarded"]
+#: Tensors that a module keeps. A checkpoint keeps its input and runs the whole module again. A discarded output is
+#: computed again for its readers, from inputs that are kept anyway. Inputs of an offloaded module are kept by hosts.
+Keeping = Literal["checkpoint", "output discarded", "offload"]
 
 
 @dataclass(frozen=True, slots=True)
-class RecomputeModule:
-    """A part of a layer that is recomputed for itself, one of Megatron-LM's `recompute_modules`."""
+class LayerModule:
+    """A part of a layer with a switch, one of Megatron-LM's `recompute_modules` or `offload_modules`."""
 
     name: str
     has: Callable[[Kernel], bool]  #: whether a row of a block is of it
-    kind: Recomputation
+    kind: Keeping = "offload"
     pieces: tuple[str, ...] = ()  #: pieces of other rows' work that are of it too
     selective: bool = False  #: whether "selective" recomputation is of it
 
     @property
     def column(self) -> str:
         """The switch of a design that asks for it."""
-        return f"recompute_{self.name}"
+        return f"{'offload' if self.kind == 'offload' else 'recompute'}_{self.name}"
 
     def frees(self, start: Kernel, end: Kernel) -> bool:
         """True if the input that a row keeps of the row before it is dropped; masks of dropouts are kept."""
@@ -413,21 +413,30 @@ def _is_layer_norm(kernel: Kernel) -> bool:
 #: In the order of a design's columns. Collectives that run again follow from the rows: products gather their inputs
 #: and reduce their outputs, cores exchange keys and values, dispatch and combine exchange tokens.
 MODULES: Final = (
-    RecomputeModule("core_attn", _by_kind("core_attn"), "checkpoint", selective=True),
-    RecomputeModule("layernorm", _is_layer_norm, "output discarded"),
-    RecomputeModule(
+    LayerModule("core_attn", _by_kind("core_attn"), "checkpoint", selective=True),
+    LayerModule("layernorm", _is_layer_norm, "output discarded"),
+    LayerModule(
         "mla_up_proj", lambda kernel: kernel.makes in ("queries", "keys_values"), "output discarded", pieces=("rotary",)
     ),
-    RecomputeModule("moe_act", _by_kind("moe_act"), "output discarded"),
-    RecomputeModule("mlp", _by_features("up", "ffn"), "checkpoint"),
-    RecomputeModule("shared_experts", _by_features("shared_up", "shared_ffn", "unit"), "checkpoint"),
-    RecomputeModule("moe", lambda kernel: _by_kind("moe")(kernel) or _by_features("expert_in")(kernel), "checkpoint"),
+    LayerModule("moe_act", _by_kind("moe_act"), "output discarded"),
+    LayerModule("mlp", _by_features("up", "ffn"), "checkpoint"),
+    LayerModule("shared_experts", _by_features("shared_up", "shared_ffn", "unit"), "checkpoint"),
+    LayerModule("moe", lambda kernel: _by_kind("moe")(kernel) or _by_features("expert_in")(kernel), "checkpoint"),
+)
+#: In the order of a design's columns. An attention core moves its output too, which its backward pass reads
+#: (megatron/core/transformer/attention.py).
+OFFLOAD_MODULES: Final = (
+    LayerModule("core_attn", lambda kernel: kernel.is_core),
+    LayerModule("attn_proj", lambda kernel: kernel.reads == "attention" and kernel.megatron == "row"),
+    LayerModule("expert_fc1", lambda kernel: kernel.of_experts and kernel.reads == "expert_in"),
+    LayerModule("moe_act", _by_kind("moe_act")),
+    LayerModule("fused_group_mlp", lambda kernel: kernel.of_experts or _by_kind("moe_act")(kernel)),
 )
 
 
-def recompute_groups(kernels: Iterable[Kernel]) -> dict[tuple[RecomputeModule, ...], list[Kernel]]:
+def recompute_groups(kernels: Iterable[Kernel]) -> dict[tuple[LayerModule, ...], list[Kernel]]:
     """Modules -> rows that are of all of them and of no other: they run again once, if any of them does."""
-    groups: dict[tuple[RecomputeModule, ...], list[Kernel]] = {}
+    groups: dict[tuple[LayerModule, ...], list[Kernel]] = {}
     for kernel in kernels:
         modules = tuple(module for module in MODULES if module.has(kernel))
         if modules:

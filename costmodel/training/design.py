@@ -17,7 +17,17 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, column, column_family
 from costmodel.errors import DseError
-from costmodel.training.blocks import BLOCKS, MODULES, MTP_JOIN, SHARDINGS, STREAMS_JOIN, Block, head_of
+from costmodel.training.blocks import (
+    BLOCKS,
+    MODULES,
+    MTP_JOIN,
+    OFFLOAD_MODULES,
+    SHARDINGS,
+    STREAMS_JOIN,
+    Block,
+    LayerModule,
+    head_of,
+)
 from costmodel.training.design_table import Alias, Design, Domain, count_or_none, ratio, share, switch, words
 from costmodel.training.dimensions import MOST_LAYERS
 from costmodel.training.kernel_kind import PASSES, Kernel
@@ -154,15 +164,18 @@ ALL_LINEAR, ATTENTION_TARGETS, MLP_TARGETS, QUERY_VALUE, QKV_TARGETS = range(5)
 QUANTIZED_BASES = ("none", "nf4")
 
 #: Subjects of columns: experts, shared sequences, states sharded over replicas, pipelines, tensor parallelism, rank
-#: order, recomputed layers, number formats, adapters, CUDA graphs; or one of `MODULES`, by name.
+#: order, recomputed layers, number formats, adapters, CUDA graphs; or one of `EVERY_MODULE`, by name.
 EXPERTS, SEQUENCE, STATES, PIPELINE = "experts", "sequence", "states", "pipeline"
 TENSOR, PLACES, RECOMPUTED_LAYERS, PRECISION = "tensor", "places", "recomputed_layers", "precision"
 ADAPTERS, GRAPHS = "adapters", "graphs"
 
+#: Modules with a switch: those that hosts may hold inputs of, and those that may be recomputed.
+EVERY_MODULE: Final = (*OFFLOAD_MODULES, *MODULES)
+
 #: Subject of columns -> the kernels that a model needs for its designs to have these columns.
 NEEDS: Final[Mapping[str, Callable[[Kernel], bool]]] = {
     EXPERTS: lambda kernel: kernel.of_experts,
-    **{module.name: module.has for module in MODULES},
+    **{module.name: module.has for module in EVERY_MODULE},
 }
 
 #: Highest stage of sharded data parallelism: the next row of `ZERO` is for it in a pipeline, the two behind for both
@@ -264,6 +277,11 @@ class DesignPoints(Design):
     store_param_remainders: FloatArray = switch(of=STATES)  #: of master weights the 16 bits alone that weights lack
     offload_optimizer: FloatArray = share(of=STATES)  #: of the optimizer's states, held and updated by hosts
     offload_activations: FloatArray = share(of=STATES)  #: of activations, held by hosts until the backward pass
+    offload_core_attn: FloatArray = switch(of="core_attn")
+    offload_attn_proj: FloatArray = switch(of="attn_proj")
+    offload_expert_fc1: FloatArray = switch(of="expert_fc1")
+    offload_moe_act: FloatArray = switch(of="moe_act")
+    offload_fused_group_mlp: FloatArray = switch(of="fused_group_mlp")
     precision: FloatArray = words(FORMATS, of=PRECISION)  #: of the products of layers
     fp8_parameters: FloatArray = switch(of=PRECISION)  #: weights are kept and gathered in that format
     gradient_reduction: FloatArray = words(REDUCTIONS, of=PRECISION)
@@ -407,9 +425,22 @@ class DesignPoints(Design):
     @cached_property
     def recomputed_modules(self) -> FloatArray:
         """Modules whose switches are on, a bit each as `MODULES` are; 0 in full recomputation. [-]"""
-        switches = [getattr(self, module.column) for module in MODULES]
+        return self._bits(MODULES)
+
+    @cached_property
+    def offloaded_modules(self) -> FloatArray:
+        """The same of `OFFLOAD_MODULES`. [-]"""
+        return self._bits(OFFLOAD_MODULES)
+
+    def _bits(self, modules: Iterable[LayerModule]) -> FloatArray:
+        switches = [getattr(self, module.column) for module in modules]
         bits = sum((2.0**bit * switch for bit, switch in enumerate(switches)), start=np.zeros(()))
         return np.where(self.recompute == RECOMPUTE_FULL, 0.0, bits)
+
+    @property
+    def offloads_activations(self) -> BoolArray:
+        """Where hosts hold activations, a share of all or those of modules; (points,)."""
+        return np.asarray((self.offload_activations > 0) | (self.offloaded_modules > 0))
 
     @property
     def global_batch_size(self) -> FloatArray:
@@ -431,7 +462,7 @@ def recomputes_otherwise(design: DesignPoints) -> list[str]:
 
 #: Column -> where it changes nothing.
 IDLE: Final[Mapping[str, Callable[[DesignPoints], BoolArray]]] = {
-    **dict.fromkeys((m.column for m in MODULES), lambda design: np.asarray(design.recompute == RECOMPUTE_FULL)),
+    **dict.fromkeys((m.column for m in EVERY_MODULE), lambda design: np.asarray(design.recompute == RECOMPUTE_FULL)),
     "reshard_after_forward": lambda design: design.zero < HIGHEST_ZERO,
     "outer_dp_sharding_strategy": lambda design: (design.zero < HIGHEST_ZERO) | (design.shard_replicas == 1),
     "overlap_param_gather": lambda design: (design.overlap_grad_reduce == 0) | (design.zero == 0),

@@ -147,24 +147,26 @@ class ModelShape(ModelDimensions):
         layer_size = self.layer_parameters(self.mtp_layer) + self.norm_parameters if self.mtp_layers else 0.0
         return self.mtp_layers * layer_size
 
+    @property
+    def every_kernel(self) -> list[tuple[Kernel, float]]:
+        """Kernels of all layers, those of multi-token prediction included, and the number of each. [-]"""
+        layers = [*self.sequence, *([(self.mtp_layer, self.mtp_layers)] if self.mtp_layers else [])]
+        return [(kernel, count) for layer, count in layers for kernel in layer.kernels]
+
     def forward_flops(self, *, causal: bool) -> float:
         """Multiply-adds of the forward pass of one token, each counted as two. [FLOP]
 
         Twice the weights that a token meets, including only those of its experts, and the FLOP of cores and linear
         mixers: with all keys of the sequence, or the causal half. Routers do not count, as in Megatron-LM.
         """
-        layers = [*self.sequence, *([(self.mtp_layer, self.mtp_layers)] if self.mtp_layers else [])]
-        flops = 0.0
-        for layer, count in layers:
-            flops += count * 2 * sum(self.multiply_adds(kernel, causal=causal) for kernel in layer.kernels)
+        flops = sum(count * 2 * self.multiply_adds(kernel, causal=causal) for kernel, count in self.every_kernel)
         return flops + 2 * (1 + self.mtp_layers) * self.hidden_size * self.vocab_size
 
     @property
     def forward_core_flops_per_sequence(self) -> float:
         """FLOP of `forward_flops_per_sequence` in cores and linear mixers, which multiply by no weight. [FLOP]"""
-        layers = [*self.sequence, *([(self.mtp_layer, self.mtp_layers)] if self.mtp_layers else [])]
-        pairs = [(kernel, count) for layer, count in layers for kernel in layer.kernels]
-        return 2 * self.seq_len * sum(count * k.kind.multiply_adds(self.of_kernel(k), k, True) for k, count in pairs)
+        adds = (count * k.kind.multiply_adds(self.of_kernel(k), k, True) for k, count in self.every_kernel)
+        return 2 * self.seq_len * sum(adds)
 
     def multiply_adds(self, kernel: Kernel, *, causal: bool) -> float:
         """Multiply-adds of a kernel that count as the model's, of the forward pass of one token. [-]"""

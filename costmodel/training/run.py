@@ -31,7 +31,7 @@ from costmodel.columns import (
 )
 from costmodel.errors import DseError, suggestion
 from costmodel.machine import System
-from costmodel.training.blocks import MODULES, Assignments, RecomputeModule, assignments_of
+from costmodel.training.blocks import MODULES, OFFLOAD_MODULES, Assignments, LayerModule, assignments_of
 from costmodel.training.design import (
     EXPERT_COLUMNS,
     EXPLICIT_TILES,
@@ -52,6 +52,7 @@ from costmodel.training.precision import COMPILED_LOSS, MIXED_PRECISION, Precisi
 BESIDE_KERNELS: Final = (
     "recompute",
     "recomputed_modules",
+    "offloaded_modules",
     "reference_model",
     "cuda_graphs",
     "cp_a2a",
@@ -137,6 +138,7 @@ class RankShape(Columns):
     attention: FloatArray = column("-")
     recompute: FloatArray = column("-")
     recomputed_modules: FloatArray = column("-", 0)
+    offloaded_modules: FloatArray = column("-", 0)
     tp_overlap: FloatArray = column("-", 1)
     cp: FloatArray = column("-")
     cp_communication: FloatArray = column("-")
@@ -173,11 +175,13 @@ class RankShape(Columns):
         """The kernel that makes the residual stream as layers leave it."""
         return self.assignments.stream
 
-    def is_on(self, module: RecomputeModule) -> BoolArray:
+    def is_on(self, module: LayerModule) -> BoolArray:
         """Where the switch of a module is on, and layers are not recomputed as a whole; (points,)."""
-        return np.asarray((self.recomputed_modules.astype(np.int64) & 2 ** MODULES.index(module)) > 0)
+        offloads = module in OFFLOAD_MODULES
+        bits, modules = (self.offloaded_modules, OFFLOAD_MODULES) if offloads else (self.recomputed_modules, MODULES)
+        return np.asarray((bits.astype(np.int64) & 2 ** modules.index(module)) > 0)
 
-    def recomputes(self, modules: Iterable[RecomputeModule]) -> BoolArray:
+    def recomputes(self, modules: Iterable[LayerModule]) -> BoolArray:
         """Where one of some modules is recomputed for itself, by its switch or as "selective"; (points,)."""
         repeated = np.zeros(np.shape(self.recompute), dtype=bool)
         switched = self.recomputed_modules.any()

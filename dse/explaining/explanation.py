@@ -90,18 +90,8 @@ def _optimizer_rows(run: TransformerRun) -> Iterator[Row]:
     """Rows of the parameter groups of one design, and of values common to them."""
     from costmodel.steps.transformer import parameter_groups
 
-    for group, parameter_group in parameter_groups(run).items():
-        yield {
-            "group": group,
-            "parameters": float(parameter_group.parameters.flat[0]),
-            "owned": float(parameter_group.owned.flat[0]),
-            "gradclip_flops": float(parameter_group.clip_flops.flat[0]),
-            "gradclip_bytes": float(parameter_group.clip_bytes.flat[0]),
-            "gradclip_time_s": float(parameter_group.clip_time.flat[0]),
-            "apply_grad_flops": float(parameter_group.apply_flops.flat[0]),
-            "apply_grad_bytes": float(parameter_group.apply_bytes.flat[0]),
-            "apply_grad_time_s": float(parameter_group.apply_time.flat[0]),
-        }
+    for group, columns in parameter_groups(run).items():
+        yield {"group": group, **{name: float(values.flat[0]) for name, values in columns.items()}}
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -164,7 +164,7 @@ def is_lawful(design: DesignPoints) -> BoolArray:
     may be exchanged. So it is of overlapped passes of two micro-batches that wait for one link to the host.
     """
     plain = design.is_1f1b & ((design.pp == 1) & (design.overlap_ep == 0) | (design.zero <= 1))
-    plain &= (design.overlap_shared_expert == 0) & ((design.overlap_ep == 0) | (design.offload_activations == 0))
+    plain &= (design.overlap_shared_expert == 0) & ((design.overlap_ep == 0) | ~design.offloads_activations)
     named = design.sharding <= MEGATRON_SP
     legal: BoolArray = np.broadcast_to(plain & named, (design.num_points,))
     return legal

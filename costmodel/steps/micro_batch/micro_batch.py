@@ -53,7 +53,7 @@ from costmodel.steps.micro_batch.exchanges import (
     state_passing,
     tensor_parallel,
 )
-from costmodel.training.blocks import MODULES, Edge, RecomputeModule, recompute_groups
+from costmodel.training.blocks import MODULES, Edge, LayerModule, recompute_groups
 from costmodel.training.design import FULL_ITERATION, LAYER_GRAPHS, RECOMPUTE_FULL
 from costmodel.training.kernel_kind import Kernel
 from costmodel.training.run import RankRun, RankShape, some_adapters
@@ -296,7 +296,7 @@ def recomputed(
 def module_cost(
     run: RankRun,
     part: Part,
-    modules: Sequence[RecomputeModule],
+    modules: Sequence[LayerModule],
     kernels: Sequence[Kernel],
     table: CostTable,
     core: KernelCost,

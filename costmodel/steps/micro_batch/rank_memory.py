@@ -7,15 +7,16 @@ Stages of a pipeline multiply these amounts by their layers and micro-batches (`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Final
 
 import numpy as np
 
 from costmodel.columns import BoolArray, Columns, FloatArray, column
 from costmodel.kernels.kernel_tables import biased, biases, is_quantised, operand_bytes, some_narrow, weights_of
-from costmodel.training.blocks import HEAD, MODULES, Layer
+from costmodel.training.blocks import HEAD, MODULES, OFFLOAD_MODULES, Layer
 from costmodel.training.design import CP_A2A, CP_ALL_GATHER, RECOMPUTE_FULL, RECOMPUTE_NONE
 from costmodel.training.kernel_kind import Kernel
 from costmodel.training.precision import is_narrow
@@ -34,9 +35,15 @@ class PartMemory(Columns):
     quantised: FloatArray = column("-", 0)  #: of the parameters, those that products read in fewer bits
     quantised_experts: FloatArray = column("-", 0)
     kept: FloatArray = column("B", 0)  #: of a micro-batch, for its backward pass
+    hosted: FloatArray = column("B", 0)  #: of kept ones, those of modules that hosts hold in between
+    moved: FloatArray = column("B", 0)  #: that these modules move to a host, and back
     everything: FloatArray = column("B", 0)  #: kept activations of a layer without recomputation
     working: FloatArray = column("B", 0)  #: while the part runs, in addition to kept tensors
     logits: FloatArray = column("-", 0)  #: of a micro-batch
+
+    def on_hosts(self, share: FloatArray) -> FloatArray:
+        """Kept activations that hosts hold: those of modules, and a `share` of others, (points,). [B]"""
+        return share * (self.kept - self.hosted) + self.hosted
 
 
 #: Quantities of a system that `rank_memory` reads: whether formats need transposed copies, and kept activations.
@@ -124,7 +131,7 @@ def layer_memory(run: RankRun, layer: Layer) -> PartMemory:
     For GPT the activations are the table of [Korthikanti2022]_: s b h (10 + 24/t + 5 a s / (h t)), the 10 split by t in
     sequence parallelism, the term in a s dropped by selective recomputation, and 2 s b h (the input of the layer) when
     recomputation is full. Fused attention keeps one fp32 number per row of scores instead. Modules that are recomputed
-    drop the tensors of `RecomputeModule.frees`. Recomputed tensors are alive again for a while: those of one layer that
+    drop the tensors of `LayerModule.frees`. Recomputed tensors are alive again for a while: those of one layer that
     it would keep without recomputation; the widest output and its gradient, and the widest gathered input.
     """
     run = run.of_kernel(layer.stream)  # a layer's kernels have dimensions in common
@@ -140,6 +147,7 @@ def layer_memory(run: RankRun, layer: Layer) -> PartMemory:
         sizes = run.model.features
         wide = np.maximum(wide, run.expert_tokens * (2 * sizes["expert_up"] / shape.etp + sizes["expert_in"]))
     quantised, quantised_experts = quantised_parameters(run, layer)
+    hosted, moved = offloaded_inputs(run, layer) if shape.offloaded_modules.any() else (np.zeros(()), np.zeros(()))
     weights, trains = [layer_parameters(run, layer), expert_parameters(run, layer)], trained_share(run)
     trained = [size * trains for size in weights]
     if some_adapters(run):
@@ -153,6 +161,8 @@ def layer_memory(run: RankRun, layer: Layer) -> PartMemory:
         quantised=quantised,
         quantised_experts=quantised_experts,
         kept=np.where(full, run.activation_bytes() / shape.shards(layer.stream), selected),
+        hosted=more * hosted,
+        moved=more * moved,
         everything=everything,
         working=again + run.precision.element_bytes * (wide + sequence_buffers(run, layer)),
     )
@@ -195,7 +205,7 @@ def sequence_buffers(run: RankRun, layer: Layer) -> FloatArray:
 def layer_activations(run: RankRun, layer: Layer, *, recomputing: bool) -> FloatArray:
     """Bytes kept of a layer's forward pass on a rank, less the part that recomputed modules drop, or all of it."""
     shape = run.design
-    whole, shared = kept_activations(run, layer, recomputing=recomputing)
+    inputs = sum((kept for _, kept in kept_inputs(run, layer, recomputing=recomputing)), start=np.zeros(()))
     cores, scores, rows = 0.0, shape.attention == 0, shape.attention > 0
     others: FloatArray | float = 0.0
     for kernel in layer.kernels:
@@ -208,19 +218,33 @@ def layer_activations(run: RankRun, layer: Layer, *, recomputing: bool) -> Float
         elif kernel.kind.kept.inside:
             inner = kernel.kind.kept.inside(run, kernel)
             others = others + (np.where(shape.recomputes(inside), 0.0, inner) if inside else inner)
-    return whole + (shared + cores * core_activation_bytes(run, scores, rows) + others) / shape.tp
+    return inputs + (cores * core_activation_bytes(run, scores, rows) + others) / shape.tp
 
 
-def kept_activations(run: RankRun, layer: Layer, *, recomputing: bool) -> tuple[FloatArray, FloatArray]:
-    """Bytes kept of a layer's forward pass on each rank of a group, and on all of them together, (points,). [B]
+def offloaded_inputs(run: RankRun, layer: Layer) -> tuple[FloatArray, FloatArray]:
+    """Bytes of a layer's kept inputs that hosts hold by modules, and those that move to them, (points,) each. [B]
+
+    An attention core moves its output too, and inputs that are recomputed for other kernels (Megatron-LM,
+    fine_grained_activation_offload.py).
+    """
+    shape, hosted, moved = run.design, np.zeros(()), np.zeros(())
+    both = (kept_inputs(run, layer, recomputing=recomputing) for recomputing in (True, False))
+    for (kernel, kept), (_, whole) in zip(*both, strict=True):
+        leaves = reduce(np.maximum, (shape.is_on(m) for m in OFFLOAD_MODULES if m.has(kernel)), np.zeros(1))
+        hosted = hosted + leaves * kept
+        output = run.activation_bytes(kernel.makes) / shape.tp if kernel.is_core else 0.0
+        moved = moved + leaves * (whole + output if kernel.is_core else kept)
+    return hosted, moved
+
+
+def kept_inputs(run: RankRun, layer: Layer, *, recomputing: bool) -> Iterator[tuple[Kernel, FloatArray]]:
+    """Bytes that a rank keeps of the input of each kernel of a layer's forward pass, (points,). [B]
 
     Tensors inside of its attention core are left out. A gradient needs the input of its kernel, and that of a dropout
     its mask. A gathered input is kept in the form in which the kernel before it wrote it; an input in a narrow format
     is kept in that format, except the output of an attention core, which is kept in 16 bits.
     """
-    shape = run.design
-    whole, shared = np.zeros(np.shape(shape.tp)), np.zeros(np.shape(shape.tp))
-    kept_inputs: dict[Kernel, list[tuple[BoolArray, bool, BoolArray]]] = {}
+    shape, of_products = run.design, dict[Kernel, list[tuple[BoolArray, bool, BoolArray]]]()
     formats, adapters = some_narrow(run), some_adapters(run)
     if adapters:
         from costmodel.kernels.adapters import LoraAdapter
@@ -240,20 +264,17 @@ def kept_activations(run: RankRun, layer: Layer, *, recomputing: bool) -> tuple[
             is_shared = shape.is_split(kernel, "row") | (shape.shards(before) == shape.tp)
             is_shared = is_shared & ~(by_adapter & shape.is_split(kernel, "column") & (shape.tp > 1))
             narrow = is_quantised(kernel) and not before.is_core
-            for others, alike, is_kept in kept_inputs.get(
-                before, ()
-            ):  # an input that one product keeps is not kept again by others
+            # an input that one product keeps is not kept again by others
+            for others, alike, is_kept in of_products.setdefault(before, []):
                 twice = (narrow != alike) & is_narrow(shape.precision) if formats else False
                 kept = np.where((is_shared == others) & is_kept & ~np.asarray(twice), 0.0, kept)
-            kept_inputs.setdefault(before, []).append((is_shared, narrow, needs))
+            of_products[before].append((is_shared, narrow, needs))
         if formats and is_quantised(kernel) and not layer.input_of(kernel).is_core:
             kept = kept * np.where(by_adapter, 1.0, operand_bytes(run) / run.precision.element_bytes)
-        whole = whole + np.where(is_shared, 0.0, kept)
-        shared = shared + np.where(is_shared, kept, 0.0)
+        kept = np.where(is_shared, kept / shape.tp, kept)
         if by_adapter.any():  # outputs of A: whole on each rank
-            rows = run.expert_tokens if kernel.of_experts else run.tokens
-            whole = whole + run.precision.element_bytes * rows * made
-    return whole, shared
+            kept = kept + run.precision.element_bytes * (run.expert_tokens if kernel.of_experts else run.tokens) * made
+        yield kernel, kept
 
 
 def core_activation_bytes(run: RankRun, keeps_scores: BoolArray, keeps_rows: BoolArray) -> FloatArray:

@@ -132,7 +132,7 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
     those of a mean layer of the stage that recomputes the smallest share.
     """
     design = run.design
-    if not (design.offload_activations > 0).any():
+    if not design.offloads_activations.any():
         return costs
     beside = share_beside(design)
     paired = overlapped_experts(costs, np.where(beside > 0, 1.0, 0.0), run.system)
@@ -141,7 +141,7 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
     for number, (share, part) in enumerate(zip(shares, parts, strict=False)):
         again = share * costs.again[number].total_time
         kept = share * part.kept + (1 - share) * part.everything
-        moving = host_transfer_time(design.offload_activations * kept, run.system)
+        moving = host_transfer_time(design.offload_activations * kept + part.moved, run.system)
         pair = paired.forward[number].total_time + paired.backward[number].total_time + again
         behind = beside * np.maximum(moving - pair, 0.0) / 2
         for passes, later in ((forward, np.zeros(())), (backward, again)):
@@ -353,9 +353,7 @@ def schedule_step(
         "recompute_time": again.time,
         "memory_bound_time": work.memory_bound_time,
         "launch_bound_time": work.launch_bound_time,
-        "tp_communication_time": work.tp_time,
-        "cp_communication_time": work.cp_time,
-        "ep_communication_time": work.ep_time,
+        **{f"{kind}_communication_time": getattr(work, f"{kind}_time") for kind in ("tp", "cp", "ep")},
         "offload_time": work.offload_time,
         "pp_communication_time": steps * (sent * sending_time(design, hop)),
         "bubble_time": passes.idle,
@@ -462,13 +460,9 @@ def overlapped_experts(costs: MicroBatch, share: FloatArray, system: System) -> 
     """
     if not share.any():
         return costs
-    pairs = [
-        _beside(forward, backward, share, system)
-        for forward, backward in zip(costs.forward, costs.backward, strict=True)
-    ]
-    return replace(
-        costs, forward=tuple(forward for forward, _ in pairs), backward=tuple(backward for _, backward in pairs)
-    )
+    pairs = [_beside(*both, share, system) for both in zip(costs.forward, costs.backward, strict=True)]
+    forward, backward = zip(*pairs, strict=True)
+    return replace(costs, forward=forward, backward=backward)
 
 
 def _beside(

@@ -15,7 +15,7 @@ import numpy as np
 
 from costmodel.errors import DseError
 from costmodel.formats.framework_file import launching
-from costmodel.training.blocks import MODULES
+from costmodel.training.blocks import MODULES, OFFLOAD_MODULES
 from costmodel.training.design import EVEN
 from costmodel.training.model import ModelShape
 from costmodel.training.run import padded_vocabulary
@@ -28,10 +28,6 @@ from dse.spaces.sections.frameworks import conditions_met
 SIZES: Final[Mapping[str, str]] = KEYS["sizes"]
 COUNTS: Final[Mapping[str, str]] = KEYS["counts"]
 SWITCHES: Final[Mapping[str, str]] = KEYS["switches"]
-ATTENTION: Final[Mapping[str, Mapping[str, Any]]] = KEYS["attention"]
-CROSS_ENTROPY: Final[Mapping[str, Mapping[str, Any]]] = {
-    word: {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": word} for word in ("native", "te")
-}
 #: Most ranks of a node that DeepEP knows (csrc/kernels/legacy); HybridEP is for larger domains of NVLink. [-]
 DEEPEP_NODE: Final = 8
 #: Capabilities of Megatron Core, and their names.
@@ -63,8 +59,8 @@ def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
         **MEGATRON.word("zero", launch.zero_stage),
         **_optimizer(launch),
         **MEGATRON.word("precision", launch["precision"]),
-        **ATTENTION.get(str(launch["attention"]), {}),
-        **CROSS_ENTROPY.get(str(launch["cross_entropy"]), {}),
+        **KEYS["attention"].get(str(launch["attention"]), {}),
+        **KEYS["cross_entropy"].get(str(launch["cross_entropy"]), {}),
         **_overlaps(launch),
         **_experts(launch),
         **MEGATRON.word("cuda_graphs", launch["cuda_graphs"]),
@@ -121,16 +117,21 @@ def _read_hybrid_pipeline(settings: Mapping[str, Any]) -> str:
 
 
 def _recomputation(launch: Launch) -> dict[str, Any]:
-    """Settings of recomputation, or of layers whose activations hosts hold, which Megatron Core does not combine."""
+    """Settings of recomputation and of modules whose inputs hosts hold; or of layers whose activations they hold.
+
+    Megatron Core combines layers on hosts with neither.
+    """
     word, layers = launch["recompute"], int(launch["recompute_layers"])
     if word == "full":
         method = launch["recompute_method"] if layers else "uniform"
         return {"recompute_granularity": "full", "recompute_method": method, "recompute_num_layers": layers or 1}
     modules = [m.name for m in MODULES if launch[m.column] or (m.selective and word == "selective")]
-    if not modules:
-        away = int(float(launch["offload_activations"]) * launch.model.num_layers + 1e-6) % int(launch.model.num_layers)
-        return {"cpu_offloading_num_layers": away} if away and launch["pp"] == 1 else {}
-    return {"recompute_granularity": "selective", "recompute_modules": modules}
+    offloaded = [m.name for m in OFFLOAD_MODULES if launch[m.column]]
+    settings = {"fine_grained_activation_offloading": True, "offload_modules": offloaded} if offloaded else {}
+    if modules:
+        return {**settings, "recompute_granularity": "selective", "recompute_modules": modules}
+    away = int(float(launch["offload_activations"]) * launch.model.num_layers + 1e-6) % int(launch.model.num_layers)
+    return settings | ({"cpu_offloading_num_layers": away} if away and launch["pp"] == 1 else {})
 
 
 def _optimizer(launch: Launch) -> dict[str, Any]:
@@ -215,6 +216,8 @@ def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
     design |= _read_recomputation(settings) | _read_optimizer(settings)
     design |= _read_overlaps(settings, design)
     design |= _read_attention(settings) | read_peft(settings, MEGATRON) | _read_graphs(settings, model)
+    if settings.get("fine_grained_activation_offloading"):
+        design |= {m.column: True for m in OFFLOAD_MODULES if m.name in settings.get("offload_modules", ())}
     if settings.get("cpu_offloading_num_layers") and settings.get("cpu_offloading", True):
         design["offload_activations"] = settings["cpu_offloading_num_layers"] / model.num_layers
     if model.num_experts:
@@ -371,7 +374,10 @@ def _otherwise(settings: Mapping[str, Any]) -> list[str]:
     """Settings that are read with another meaning."""
     stated, formats = settings.get, ("bf16", "fp16", "fp8", "fp4")
     balance = stated("moe_router_load_balancing_type", BALANCES[0])
-    unknown = [m for m in stated("recompute_modules", ()) if m not in {module.name for module in MODULES}]
+    unknown = {
+        name: [m for m in stated(name) or () if m not in {module.name for module in modules}]
+        for name, modules in (("recompute_modules", MODULES), ("offload_modules", OFFLOAD_MODULES))
+    }
     lines = {
         "fp8_recipe delayed is read as tensorwise": stated("fp8") and stated("fp8_recipe", "delayed") == "delayed",
         f"experts balanced by {balance} are evaluated as uneven as with an auxiliary loss":
@@ -380,7 +386,7 @@ def _otherwise(settings: Mapping[str, Any]) -> list[str]:
         "has them": stated("multi_latent_attention") and not stated("qk_layernorm"),
         "of every group of layers the last is read as the one with experts, not the first":
             re.fullmatch("0*([2-9]|[1-9][0-9]+)", str(stated("moe_layer_freq", 1))),
-        f"recompute_modules {', '.join(unknown)}: not modelled": unknown,
+        **{f"{name} {', '.join(modules)}: not modelled": modules for name, modules in unknown.items()},
         "fp32, since neither --bf16 nor --fp16 is there, is read as bf16": not any(map(stated, formats)),
         "no vocabulary is stated: {:,.0f} entries{} are assumed; --set vocab_size=N names another".format(
             *usual_vocabulary(settings)

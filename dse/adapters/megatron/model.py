@@ -57,9 +57,6 @@ def _zeros_and_ones(node: ast.expr) -> list[int]:
 KEYS: Final[Mapping[str, Any]] = data_beside(__file__, "keys.yaml")
 NUMBERS: Final[Mapping[str, str]] = KEYS["numbers"]
 LATENT: Final[Mapping[str, str]] = KEYS["latent"]
-LINEAR: Final[Mapping[str, str]] = KEYS["linear"]
-INDEX: Final[Mapping[str, str]] = KEYS["index"]
-MAMBA: Final[Mapping[str, str]] = KEYS["mamba"]
 #: Letters of a pattern of layers that are read and written (hybrid_layer_allocation.py).
 HYBRID_LETTERS: Final = "M*-E"
 #: Layers of hybrid models; tokens that the convolution of Mamba-2 sees (mamba_mixer.py).
@@ -75,8 +72,6 @@ YARN: Final[dict[str, str]] = KEYS["yarn"]
 LATENT_YARN: Final[dict[str, str]] = KEYS["latent_yarn"]
 #: Positions that Megatron-LM's latent attention takes to be those before YaRN's scaling. [tokens]
 LATENT_POSITIONS: Final = 4096
-#: Defaults of Megatron-LM.
-DEFAULTS: Final[Mapping[str, float]] = KEYS["defaults"]
 NORMS: Final = {"layer_norm": "LayerNorm", "layer_norm_no_bias": "LayerNorm", "rms_norm": "RMSNorm"}
 POSITIONS: Final = {"learned": "learned_absolute", "rotary": "rope", "none": "none"}
 
@@ -156,14 +151,14 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
     if model.linear_attention == "gated_delta_net":
         settings["experimental_attention_variant"] = model.linear_attention
         settings["linear_attention_freq"] = every
-        settings |= {setting: int(getattr(model, field)) for setting, field in LINEAR.items()}
+        settings |= {setting: int(getattr(model, field)) for setting, field in KEYS["linear"].items()}
         settings["linear_key_head_dim"] = int(model.features["delta_key"])
     if pattern_of_layers := hybrid_pattern(model):
         settings |= {"hybrid_layer_pattern": pattern_of_layers, "is_hybrid_model": True, "spec": [*HYBRID_SPEC]}
-        settings |= {setting: int(getattr(model, field)) for setting, field in MAMBA.items()}
+        settings |= {setting: int(getattr(model, field)) for setting, field in KEYS["mamba"].items()}
     if model.index_topk:
         settings |= {"experimental_attention_variant": "dsa", "no_rope_fusion": True}
-        settings |= {setting: int(getattr(model, field)) for setting, field in INDEX.items()}
+        settings |= {setting: int(getattr(model, field)) for setting, field in KEYS["index"].items()}
     if model.num_residual_streams > 1:
         settings |= {"enable_mhc_connections": True, "mhc_num_residual_streams": int(model.num_residual_streams)}
     if model.attention == "mla":
@@ -202,7 +197,7 @@ def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
     missing = [setting for setting in NEEDED if setting not in settings]
     if missing:
         raise DseError(f"it does not say {', '.join(missing)}")
-    given = {**DEFAULTS, **settings}
+    given = {**KEYS["defaults"], **settings}
     fields: dict[str, Any] = {f: float(given[s]) for s, f in NUMBERS.items() if s in settings}
     gated = bool(given.get("swiglu") or given.get("quick_geglu"))
     if "ffn_hidden_size" not in settings:
@@ -320,7 +315,7 @@ def _hybrid_fields(given: Mapping[str, Any], fields: Mapping[str, float]) -> dic
     columns: dict[str, Any] = {"layer_order": main, "mtp_order": prediction, "linear_conv_kernel": CONVOLUTION}
     heads = 2 * fields["hidden_size"] / max(float(given["mamba_head_dim"]), 1.0)
     sizes = {"mamba_num_heads": heads, **given}
-    columns |= {field: float(sizes[s]) for s, field in MAMBA.items()} if "M" in main + prediction else {}
+    columns |= {field: float(sizes[s]) for s, field in KEYS["mamba"].items()} if "M" in main + prediction else {}
     return columns | {"moe_layer_freq": 1.0}
 
 
@@ -339,7 +334,7 @@ def _layers(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str, 
     if given.get("experimental_attention_variant") in ("gdn", "gated_delta_net"):
         columns["linear_attention"] = "gated_delta_net"
         columns["full_attention_every"] = float(given.get("linear_attention_freq", 1))
-        columns |= {field: float(given[s]) for s, field in LINEAR.items() if s in given}
+        columns |= {field: float(given[s]) for s, field in KEYS["linear"].items() if s in given}
     if given.get("experimental_attention_variant") == "dsa":
-        columns |= {field: float(given.get(s, 0)) for s, field in INDEX.items()} | {"index_weights": True}
+        columns |= {field: float(given.get(s, 0)) for s, field in KEYS["index"].items()} | {"index_weights": True}
     return columns

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, distinct_rows, largest, taken
+from costmodel.columns import BoolArray, FloatArray, distinct_rows, taken
 from costmodel.errors import DseError
 from costmodel.kernels.kernel_cost import KernelCost
 from costmodel.kernels.kernel_tables import BIAS_GRADIENTS, Part, dispatched_bytes, every_part, total
@@ -34,10 +34,10 @@ from costmodel.steps.micro_batch.micro_batch import (
 )
 from costmodel.steps.micro_batch.rank_memory import PartMemory, rank_memory
 from costmodel.steps.pipeline.pipeline_step import slowest_stage
-from costmodel.steps.pipeline.stages import Stage, chosen_stage, pipeline_stages
-from costmodel.steps.stage_memory import stage_expert_parameters, trained_parameters, updated_parameters
+from costmodel.steps.pipeline.stages import Stage, pipeline_stages
+from costmodel.steps.stage_memory import sum_over_stage, trained_parameters
 from costmodel.steps.transformer import resolve_sharding, transformer_step
-from costmodel.steps.update import weight_update
+from costmodel.steps.update import fullest_update, weight_update
 from costmodel.training.blocks import MODULES, MTP_JOIN, SHARDINGS, Block, kinds_beyond, kinds_without_word
 from costmodel.training.design import MODERN, RECOMPUTE_FULL, DesignPoints, recomputes_otherwise
 from costmodel.training.kernel_kind import PASSES, Kernel
@@ -400,9 +400,8 @@ def weight_rows(run: TransformerRun, parts: list[PartMemory], shape: MessageShap
     """Gathering of weights and reduction of gradients, scattered where the optimizer is distributed."""
     design, sharded = run.design, run.design.zero > 0
     stages = pipeline_stages(run.model, design).foremost
-    owned = [updated_parameters(stage, parts) + stage_expert_parameters(stage, parts) for stage in stages]
-    stage = chosen_stage(stages, largest(owned))
-    parameters, experts = updated_parameters(stage, parts), stage_expert_parameters(stage, parts)
+    both = [[sum_over_stage(stage, parts, name) for stage in stages] for name in ("parameters", "expert_parameters")]
+    stage, parameters, experts = fullest_update(stages, [*zip(*both, strict=True)])
     update, casts = weight_update(run, parts, stages, [trained_parameters(run, stage, parts) for stage in stages])
     cast = casts.time
 

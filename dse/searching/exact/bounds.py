@@ -426,7 +426,7 @@ def lawful(design: DesignPoints) -> BoolArray:
     and exchanges of experts that hide twice or during offload of activations.
     """
     solved = (design.sharding == SOLVE) | (design.sharding == SOLVE_BYTES)
-    twice = (design.overlap_ep > 0) & (design.offload_activations > 0) | (design.overlap_shared_expert > 0)
+    twice = (design.overlap_ep > 0) & design.offloads_activations | (design.overlap_shared_expert > 0)
     return np.asarray(design.is_1f1b & ~(solved | (design.zero > 1) | twice))
 
 

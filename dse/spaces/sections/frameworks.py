@@ -21,8 +21,8 @@ from costmodel.formats.input_files import Section, data_beside
 from costmodel.formats.model_file import load_model
 from costmodel.machine import System
 from costmodel.rules.registry import all_columns
-from costmodel.training.blocks import MODULES, Block, kinds_without_word
-from costmodel.training.design import DesignPoints
+from costmodel.training.blocks import Block, kinds_without_word
+from costmodel.training.design import EVERY_MODULE, DesignPoints
 from costmodel.training.model import ModelShape
 from dse.spaces.formulas.expressions import Compiled, Expression, Name
 
@@ -144,8 +144,8 @@ def _opened(data: Mapping[str, Any], word: str, first: Any, other: Any, refusing
 
 def framework_rules(framework: Framework, model: ModelShape) -> Iterator[UsualRule]:
     """Rules that designs of a model must keep so that a framework can run them, as rules of spaces."""
-    for module in MODULES if framework.runs else ():
-        if module.name not in framework.modules and not module.selective:
+    for module in EVERY_MODULE if framework.runs else ():
+        if module.column.removeprefix("recompute_") not in framework.modules and not module.selective:
             yield UsualRule(f"runs_{module.column}", f"{module.column} == 0")
     for column, runs in framework.runs.items():
         known = " or ".join(f"{column} == {value}" for value in runs.words)

@@ -80,6 +80,24 @@ def test_each_module_frees_what_the_table_says_and_needs_it_while_it_runs(model)
                 assert memory.everything == pytest.approx(kept[0])
 
 
+def test_hosts_hold_inputs_of_offloaded_modules(h100):
+    """In 16 bits (transformer_config.py, offload_modules); cores move their outputs too, and inputs that run again."""
+    model = load_model("deepseek_v3")
+    heads, k, expert = model.num_attention_heads, model.moe_topk, model.moe_ffn_hidden_size
+    output, inputs = heads * model.value_size, heads * (2 * model.score_size + model.value_size)
+    table = {"core_attn": inputs, "attn_proj": output, "expert_fc1": k * model.hidden_size, "moe_act": 2 * k * expert}
+    table["fused_group_mlp"] = k * (model.hidden_size + 3 * expert)
+    for module, features in table.items():
+        columns = {f"offload_{module}": 1, "recompute_mla_up_proj": [0, 1]}
+        memory = layer_memory(ranks_of(model, designs(model, **columns)), layers_of(model)[1])
+        of_core = module == "core_attn"
+        assert memory.hosted / (W * model.seq_len) == pytest.approx([features, 0 if of_core else features])
+        assert memory.moved / (W * model.seq_len) == pytest.approx(features + of_core * output)
+    kept = step(model, h100, designs(model, offload_expert_fc1=[0, 1])).activations_memory
+    layers = 58 - 2  # with experts, less two on their way
+    assert kept[0] - kept[1] == pytest.approx(layers * W * model.seq_len * table["expert_fc1"])
+
+
 def test_scores_of_unfused_attention_are_freed_as_by_selective_recomputation():
     """5 a s for each token, 2 a s without dropout."""
     for model, scores in (("gpt3_175b", 5), ("llama3_8b", 2)):

@@ -98,16 +98,6 @@ def test_a_design_comes_back_from_its_file_and_costs_the_same_to_the_bit(name, m
         check_comes_back(module, run, launch, text, tmp_path)
 
 
-def test_so_does_one_of_torchtitan(tmp_path):
-    decided = {"attention": "flash_attention_2", "cross_entropy": "chunked", "store_param_remainders": True}
-    space = Space.load("llama3_70b_64_h100_fsdp", decided)
-    for pins in ({"zero": 3, "pp": 1, "tp": 8}, {"zero": 3, "pp": 8, "vpp": 5, "reshard_after_forward": False}):
-        run = run_of(space, **space.pinned(pins).completed({"recompute": "full"}))
-        launch, text = expressible(torchtitan, run)
-        assert 'flavor="70B"' in text
-        check_comes_back(torchtitan, run, launch, text, tmp_path)
-
-
 FLAVORS = cases(__file__, "FLAVORS")
 
 
