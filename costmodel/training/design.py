@@ -429,7 +429,7 @@ class DesignPoints(Design):
 
     @cached_property
     def offloaded_modules(self) -> FloatArray:
-        """The same of `OFFLOAD_MODULES`. [-]"""
+        """Modules whose inputs hosts hold, a bit each as `OFFLOAD_MODULES` are; 0 in full recomputation. [-]"""
         return self._bits(OFFLOAD_MODULES)
 
     def _bits(self, modules: Iterable[LayerModule]) -> FloatArray:

@@ -121,10 +121,8 @@ def expert_bias_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePas
     passes = rank.expert_bias_passes
     if kernel.makes != "expert_in" or not np.any(passes):
         return
-    outputs, experts = (
-        rank.padded_expert_rows * rank.model.features[kernel.makes],
-        rank.model.num_experts / rank.design.ep,
-    )
+    outputs = rank.padded_expert_rows * rank.model.features[kernel.makes]
+    experts = rank.model.num_experts / rank.design.ep
     for of_pass, moved in (("forward", 28.0), ("activation_gradient", 18.0), ("weight_gradient", 12.0)):
         yield PointwisePass(f"{kernel.name}_bias", of_pass, outputs, 0.0, moved, 2.0, experts * passes)
 
@@ -226,12 +224,10 @@ def stream_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
 
 def stream_weight_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
     """Weights of streams in fp32, mixtures scaled in 20 rounds, and the gradient of the norm of all streams."""
-    tokens = rank.tokens / rank.design.shards(kernel)
+    sizes, tokens = rank.model.features, rank.tokens / rank.design.shards(kernel)
     costs = ElementCost(4, 80), ElementCost(6, 160)
-    yield from both_passes(rank, kernel.name, costs, tokens * rank.model.features[kernel.makes])
-    yield PointwisePass(
-        f"{kernel.name}_norm", "activation_gradient", tokens * rank.model.features["stream"], 4, 0, 8, 1.0
-    )
+    yield from both_passes(rank, kernel.name, costs, tokens * sizes[kernel.makes])
+    yield PointwisePass(f"{kernel.name}_norm", "activation_gradient", tokens * sizes["stream"], 4, 0, 8, 1.0)
 
 
 def each_stream_product(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
