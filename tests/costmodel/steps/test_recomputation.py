@@ -90,12 +90,11 @@ def test_hosts_hold_inputs_of_offloaded_modules(h100):
     for module, features in table.items():
         columns = {f"offload_{module}": 1, "recompute_mla_up_proj": [0, 1]}
         memory = layer_memory(ranks_of(model, designs(model, **columns)), layers_of(model)[1])
-        of_core = module == "core_attn"
-        assert memory.hosted / (W * model.seq_len) == pytest.approx([features, 0 if of_core else features])
-        assert memory.moved / (W * model.seq_len) == pytest.approx(features + of_core * output)
+        again, more = (0, output) if module == "core_attn" else (features, 0)
+        assert memory.hosted / (W * model.seq_len) == pytest.approx([features, again])
+        assert memory.moved / (W * model.seq_len) == pytest.approx(features + more)
     kept = step(model, h100, designs(model, offload_expert_fc1=[0, 1])).activations_memory
-    layers = 58 - 2  # with experts, less two on their way
-    assert kept[0] - kept[1] == pytest.approx(layers * W * model.seq_len * table["expert_fc1"])
+    assert kept[0] - kept[1] == pytest.approx((58 - 2) * W * model.seq_len * table["expert_fc1"])  # 2 are on their way
 
 
 def test_scores_of_unfused_attention_are_freed_as_by_selective_recomputation():
