@@ -15,8 +15,8 @@ from typing import Any, Final
 import yaml
 
 from costmodel.formats import shipped
+from dse.adapters.aiconfigurator.fit import calibrated_to_tables
 from dse.adapters.aiconfigurator.tables import SYSTEMS
-from dse.calibration.table_fit import calibrated_to_tables
 
 LIBRARIES: Final = ("trtllm", "vllm", "sglang")
 KERNELS: Final = shipped.ROOT / "kernels"

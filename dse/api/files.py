@@ -11,13 +11,11 @@ import pandas as pd
 from costmodel.formats.model_file import ImportedModel
 from costmodel.formats.system_file import load_system
 from dse.calibration.calibration import Calibration, calibrated
-from dse.calibration.table_fit import calibrated_to_tables
 from dse.registry import adapters, load, measurement_reader, model_importer
 from dse.reporting.catalogue import LISTS
 from dse.reporting.designs.side_by_side_report import differing
 from dse.validation.comparison import ComparedRow, compared
 from dse.validation.table import SHIPPED, read_table
-from dse.validation.table_prices import kernels_record
 
 
 def validate(file: str | Path | None = None, *, system: str | None = None) -> list[ComparedRow]:
@@ -45,8 +43,10 @@ def validate_kernels(
     kind [-]. With a `system` or a `library`, only tables of its chip or of the library and NCCL are compared. Raises
     `DseError` if the folder has no such tables.
     """
-    samples = measurement_reader("kernels")(Path(folder), system=system, library=library, rows=rows)
-    return kernels_record(samples, rows, seed=0)
+    errors: dict[str, Any] = measurement_reader("kernel_errors")(
+        Path(folder), system=system, library=library, rows=rows
+    )
+    return errors
 
 
 def calibrate(
@@ -73,7 +73,8 @@ def calibrate(
         Engine whose kernels are fitted to the tables: trtllm, vllm or sglang.
     """
     if tables:
-        return calibrated_to_tables(Path(tables), system, library=library)
+        constants: Calibration = measurement_reader("kernel_constants")(Path(tables), system, library=library)
+        return constants
     rows = read_table(Path(file)) if file else []
     rows += [row for path in nccl_tests for row in measurement_reader("collectives")(Path(path), system)]
     table = ", ".join(Path(path).name for path in (file, *nccl_tests) if path)

@@ -5,14 +5,18 @@ TensorRT-LLM, vLLM and SGLang: ``<system>/<kind>/<library>/<release>/<kernel>_pe
 milliseconds a call, most in CUDA graphs with cold weights and hot inputs. The reader sets rows aside that say little of
 a kernel: those launched from Python, those held for a second at the power limit, and impossible ones.
 
-Rows are drawn from strata of equal size (number format, size class, library).
+Rows are drawn from strata of equal size (number format, size class, library). Shapes whose SHA-1 begins with 8 to f are
+kept apart: fits do not see them. The text that is hashed has the shape's columns in the order of `tables.yaml`, as
+decimal numbers with commas between them, such as ``4096,8192,1024`` for m, n, k.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,20 +24,18 @@ import numpy as np
 import pandas as pd
 
 from costmodel import System
-from costmodel.columns import FloatArray
+from costmodel.columns import BoolArray, FloatArray
 from costmodel.errors import DseError
 from costmodel.formats.input_files import data_beside
-from dse.validation import kernel_tables
 from dse.validation.expressed import system_named
-from dse.validation.kernel_tables import CLASSES, KernelSample, is_kept_apart
 
 _FILE: Final = data_beside(__file__, "tables.yaml")
 #: Folder of a system -> the built-in system of its chip.
 SYSTEMS: Final[Mapping[str, str]] = _FILE["systems"]
-#: Name of a kind -> its tables, in the words of both files.
-KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
-    name: {**about, **_FILE["kinds"][name]} for name, about in kernel_tables.KINDS.items()
-}
+#: Kind of kernels -> its tables, shape, classes of sizes, and constants, in the words of the file.
+KINDS: Final[Mapping[str, Mapping[str, Any]]] = _FILE["kinds"]
+#: Classes of sizes of all kinds, ascending.
+CLASSES: Final = [*dict.fromkeys(name for about in KINDS.values() for name in about["classes"].values())]
 #: Quantities by which the chip of a system is recognized as that of a folder.
 CHIP: Final = ("cores", "array_height", "dram_capacity", "dram_bandwidth")
 #: Latency below which products in CUDA graphs have 5 % of their rows; launched from Python, they have none. [s]
@@ -44,6 +46,22 @@ HIGHEST_CLOCK: Final = 1.1
 COMPLETE: Final = 0.5
 #: Rows of a release that is not current, over those of current ones. [-]
 OLDER: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSample:
+    """Rows drawn from the tables of one system and kind.
+
+    Columns: those of the shape, `format` (a precision or collective), `size` (its class), `library`, `release`,
+    `kernel`, `current` (of the library's newest complete release), `kept_apart`, and `measured`. [s]
+    """
+
+    folder: str
+    kind: str
+    system: str  #: name or file of the system that evaluates it
+    rows: pd.DataFrame
+    read: int  #: rows in its tables
+    left_out: Mapping[str, int]  #: reason -> rows that were set aside
 
 
 def folders_of(system: str | None) -> dict[str, str]:
@@ -107,6 +125,12 @@ def drawn_sample(kind: str, folder: str, system: str, paths: Sequence[Path], row
     table = table[number < quota].reset_index(drop=True)
     table["kept_apart"] = is_kept_apart(table[KINDS[kind]["shape"]])
     return KernelSample(folder, kind, system, table, read, left_out)
+
+
+def is_kept_apart(shapes: pd.DataFrame) -> BoolArray:
+    """True for shapes that no fit may use: the SHA-1 of their numbers, joined by commas, begins with 8 to f."""
+    texts = (",".join(str(int(value)) for value in shape) for shape in shapes.to_numpy())
+    return np.array([hashlib.sha1(text.encode()).digest()[0] >= 128 for text in texts], dtype=bool)
 
 
 def read_kernel_table(path: Path, kind: str) -> pd.DataFrame:

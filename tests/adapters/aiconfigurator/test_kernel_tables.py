@@ -10,11 +10,10 @@ import pytest
 
 from costmodel import DseError, load_system
 from dse import validate_kernels
-from dse.adapters.aiconfigurator.tables import samples
-from dse.validation.kernel_tables import is_kept_apart
+from dse.adapters.aiconfigurator.tables import is_kept_apart, samples
+from dse.adapters.aiconfigurator.times import TIMES, library_system, library_times
 from dse.validation.kernels import attention_times, gemm_times
 from dse.validation.table import MeasuredRow
-from dse.validation.table_prices import TIMES, library_system, library_times
 from tests.support.cases import cases
 from tests.support.commands import json_of, stderr_of, stdout_of
 

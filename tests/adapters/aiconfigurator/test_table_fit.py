@@ -9,10 +9,9 @@ import pytest
 
 from costmodel import load_system
 from dse import calibrate, validate_kernels
-from dse.adapters.aiconfigurator.tables import KINDS
+from dse.adapters.aiconfigurator.tables import KINDS, KernelSample, is_kept_apart
+from dse.adapters.aiconfigurator.times import sample_times
 from dse.calibration.constants import candidates
-from dse.validation.kernel_tables import KernelSample, is_kept_apart
-from dse.validation.table_prices import sample_times
 from tests.support.cases import cases
 from tests.support.commands import json_of
 

@@ -1,6 +1,6 @@
 """Constants of a chip and a kernel library, fitted to the kernel tables of aiconfigurator.
 
-Each kind of kernels has at most 15 constants (`kernel_tables.yaml`). Constants of one kind are fixed when the next is
+Each kind of kernels has at most 15 constants (`tables.yaml`). Constants of one kind are fixed when the next is
 fitted. Only shapes that are not kept apart are fitted (`is_kept_apart`); the file states errors of the others. The
 floors and passes of an engine's modules become constants `modules_...`, which no training step reads.
 """
@@ -18,13 +18,12 @@ import pandas as pd
 from costmodel import System
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.errors import DseError
+from dse.adapters.aiconfigurator.tables import KINDS, KernelSample, samples
+from dse.adapters.aiconfigurator.times import sample_times
 from dse.calibration.calibration import CalibratedStage, Calibration, calibrated_constants, system_text
 from dse.calibration.constants import Constant, bounded
 from dse.calibration.fit import NO_CHANGE, Fit, Task, fits
-from dse.registry import measurement_reader
 from dse.validation.expressed import system_named
-from dse.validation.kernel_tables import KINDS, KernelSample
-from dse.validation.table_prices import sample_times
 
 #: Compute capability from which softmax may overlap with products: asynchronous matrix instructions of Hopper. [-]
 ASYNCHRONOUS: Final = 9.0
@@ -62,7 +61,6 @@ def calibrated_to_tables(folder: Path, system: str, *, library: str = "trtllm", 
     `seed` chooses the rows and where fits begin. [-] Raises `DseError` without tables of the chip and the library.
     """
     machine, stages = system_named(system), list[CalibratedStage]()
-    samples = measurement_reader("kernels")
     for sample in samples(folder, system=system, library=library, rows=DRAWN, seed=seed):
         rows = TableRows(machine, fitted_rows(sample))
         if rows.count:

@@ -6,9 +6,10 @@ expert, multiplies twice with an activation between, and adds up the results. Co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -21,8 +22,8 @@ from costmodel.kernels.kernel_cost import pointwise_time
 from costmodel.kernels.kernel_tables import Gemms, Label, Pointwise
 from costmodel.kernels.products import attention_cost, gemm_cost
 from costmodel.training.precision import FORMATS
+from dse.adapters.aiconfigurator.tables import KINDS, KernelSample, samples
 from dse.validation.expressed import system_named
-from dse.validation.kernel_tables import KINDS, KernelSample
 from dse.validation.kernels import OUTPUT_BYTES, attention_work, burst_time, collective_time, product_time
 from dse.validation.summary import error_record
 
@@ -123,13 +124,13 @@ def library_times(sample: KernelSample) -> FloatArray:
     return times
 
 
-def kernels_record(samples: Iterable[KernelSample], rows: int, seed: int) -> dict[str, Any]:
-    """Errors of samples of kernel tables as one JSON object, with the rows that were set aside and why.
+def table_errors(folder: Path, *, system: str | None, library: str, rows: int, seed: int = 0) -> dict[str, Any]:
+    """Errors of kernels of the tables in a folder as one JSON object, with the rows that were set aside and why.
 
-    `rows` and `seed` are those that the samples were drawn with. [-]
+    Parameters are those of `samples`.
     """
     tables, left_out, read = [], [], 0
-    for sample in samples:
+    for sample in samples(folder, system=system, library=library, rows=rows, seed=seed):
         name = {"kind": sample.kind, "system": sample.folder}
         times = {"error": library_times(sample), "in_steps": sample_times(sample, system_named(sample.system))}
         errors = {column: predicted / sample.rows["measured"] - 1 for column, predicted in times.items()}
