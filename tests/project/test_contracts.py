@@ -32,14 +32,14 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 67_867),
-    ("costmodel dse", "dse.adapters", 46_252),
+    ("costmodel dse", "", 67_857),
+    ("costmodel dse", "dse.adapters", 46_242),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_767),
     ("dse.searching dse.storage", "", 6_877),
     ("dse.adapters", "", 21_615),
     ("dse.adapters.xla", "", 6_500),
     ("dse.adapters.dfmodel", "", 3_968),
-    ("tests", "", 29_811),
+    ("tests", "", 29_812),
 ]
 
 #: Names without a meaning, which no value has.
