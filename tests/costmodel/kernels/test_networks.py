@@ -15,7 +15,7 @@ from costmodel.formats import shipped
 from costmodel.kernels.collectives import RING, all_to_all, collective, held_ranks, send_recv, spans, subgroups_per_tier
 from costmodel.machine import slice_axes
 from costmodel.steps.micro_batch.exchanges import places_reached, two_hops
-from costmodel.training.ranks import ORDER, RANK_ORDERS, Group, Ranks
+from costmodel.training.ranks import RANK_ORDERS, Group, Ranks
 from tests.support.cases import cases
 
 ONE = np.ones(1)
@@ -97,14 +97,6 @@ def test_the_ends_of_an_axis_are_its_first_and_its_last_rank():
     ends = ranks(SIZES).ends("pp")
     assert (ends.size, ends.stride) == (2, 4 * SIZES["tp"] * SIZES["dp"])
     assert ranks({**SIZES, "pp": 1}).ends("pp").size == 1
-
-
-def test_a_design_has_the_ranks_of_its_axes():
-    design = DesignPoints.of(tp=[2, 4], dp=[3, 1], pp=[5, 7])
-    assert [*design.ranks.sizes] == [*ORDER]
-    assert design.world_size.tolist() == [30, 28]
-    assert design.ranks.all.size.tolist() == [30, 28]
-    assert design.ranks.group("pp").stride.tolist() == [6, 4]
 
 
 def test_the_same_ranks_may_be_seen_in_two_ways():

@@ -53,33 +53,56 @@ def test_weights_in_nf4_have_4_127_bits_and_are_dequantized_in_each_pass():
     assert packed.step_time - plain.step_time == pytest.approx(passes + launches, rel=0.01)
 
 
-@pytest.mark.parametrize("by", ["column", "row"])
-def test_ranks_that_compute_add_up_to_one_rank(by):
-    """Each rank multiplies matrices of the sizes in the tables, and exchanges messages of the sizes there."""
-    tp, model, rng = 4, load_model("llama3_8b"), np.random.default_rng(7)
-    run = rank_run(Run(model, SYSTEM, DesignPoints.of(tp=tp, sharding="megatron_sp", lora_rank=8)))
-    [layer] = model.kinds
-    kernel = next(k for k in layer.kernels if k.name == ("qkv" if by == "column" else "projection"))
-    shapes = {name[-1]: [int(np.asarray(size).item()) for size in sizes]
-              for name, sizes, _ in adapter_products(run, kernel)}  # fmt: skip
-    (tokens, rank_a, k), (_, made, rank) = shapes["a"], shapes["b"]
-    few = 16  # tokens that are computed, of those in the tables
-    whole_k, whole_n = int(model.features[kernel.reads]), int(model.features[kernel.makes])
-    x, a, b = rng.normal(size=(few, whole_k)), rng.normal(size=(whole_k, rank)), rng.normal(size=(rank, whole_n))
-    messages = {(way, name): float(np.asarray(size).flat[0]) for way, name, size in adapter_exchanges(run, kernel)}
+@pytest.mark.parametrize("sharding", ["megatron", "megatron_sp"])
+@pytest.mark.parametrize(("by", "name"), [("column", "qkv"), ("row", "projection")])
+def test_ranks_that_compute_adapters_are_one_rank_together(by, name, sharding):
+    """Outputs, gradients and messages with A and B split as in Megatron-Bridge (peft/utils.py, ParallelLinearAdapter).
+
+    Gradients of inputs are added to the summands of a frozen product split by columns, which sequence parallelism adds
+    up later; without it both are added up.
+    """
+    tp, model = 4, replace(load_model("llama3_8b"), hidden_size=64.0, head_size=2.0, seq_len=16.0)
+    run = rank_run(Run(model, SYSTEM, DesignPoints.of(tp=tp, sharding=sharding, lora_rank=8)))
+    kernel = next(kernel for layer in model.kinds for kernel in layer.kernels if kernel.name == name)
+    k, n = (int(model.features[word]) for word in (kernel.reads, kernel.makes))
+    rng, sent = np.random.default_rng(7), []
+    x, a, b, dy = (rng.normal(size=size) for size in ((16, k), (k, 8), (8, n), (16, n)))
+
+    def split(whole, axis=1):
+        return np.split(whole, tp, axis=axis)
+
+    def exchanged(way, collective, whole):
+        sent.append((way, collective, 2 * whole.size))
+        return whole
+
+    of_b = split(b)
     if by == "column":
-        parts = [x @ a[:, index * rank_a : (index + 1) * rank_a] for index in range(tp)]
-        thin = np.concatenate(parts, axis=1)
-        assert k == whole_k
-        assert messages["forward", "all_gather"] == 2 * tokens * thin.shape[1]
+        of_a = split(a)
+        thin = exchanged("forward", "all_gather", np.concatenate([x @ part for part in of_a], axis=1))
+        y, given = np.concatenate([thin @ part for part in of_b], axis=1), dy
+        summands = [g @ part.T for g, part in zip(split(given), of_b, strict=True)]
+        d_thin = split(exchanged("backward", "all_reduce", sum(summands)))
+        d_a = np.concatenate([x.T @ g for g in d_thin], axis=1)
+        summands = [g @ part.T for g, part in zip(d_thin, of_a, strict=True)]
+        d_x = sum(summands) if sharding == "megatron_sp" else exchanged("backward", "all_reduce", sum(summands))
     else:
-        parts = [x[:, index * k : (index + 1) * k] @ a[index * k : (index + 1) * k] for index in range(tp)]
-        thin = np.sum(parts, axis=0)
-        assert rank_a == rank
-        assert messages["forward", "all_reduce"] == 2 * tokens * thin.shape[1]
-        assert messages["forward", "all_gather"] == 2 * tokens * whole_n
-    outputs = [thin @ b[:, index * made : (index + 1) * made] for index in range(tp)]
-    np.testing.assert_allclose(np.concatenate(outputs, axis=1), x @ a @ b, rtol=1e-9, atol=1e-9)
+        of_a = split(a, axis=0)
+        summands = [part @ of_rank for part, of_rank in zip(split(x), of_a, strict=True)]
+        thin = exchanged("forward", "all_reduce", sum(summands))
+        y = exchanged("forward", "all_gather", np.concatenate([thin @ part for part in of_b], axis=1))
+        given = exchanged("backward", "all_gather", dy) if sharding == "megatron_sp" else dy
+        summands = [g @ part.T for g, part in zip(split(given), of_b, strict=True)]
+        d_thin = exchanged("backward", "all_reduce", sum(summands))
+        d_a = np.concatenate([part.T @ d_thin for part in split(x)])
+        d_x = np.concatenate([d_thin @ part.T for part in of_a], axis=1)
+    d_b = np.concatenate([thin.T @ g for g in split(given)], axis=1)
+    expected = x @ a @ b, dy @ b.T @ a.T, x.T @ dy @ b.T, (x @ a).T @ dy
+    for actual, of_one in zip((y, d_x, d_a, d_b), expected, strict=True):
+        np.testing.assert_allclose(actual, of_one, rtol=1e-9, atol=1e-9)
+    messages = [(way, name, np.asarray(size).item()) for way, name, size in adapter_exchanges(run, kernel)]
+    assert sorted(sent) == sorted(message for message in messages if message[2])
+    sizes = [(*np.ravel(size[2]), *np.ravel(size[1])) for _, size, _ in adapter_products(run, kernel)]
+    assert sizes == [of_a[0].shape, of_b[0].shape]
 
 
 # NVIDIA-NeMo/Megatron-Bridge 067f987d, docs/performance-summary.md, LoRA of Llama 3 70B on 8 GPUs, 4,096 tokens packed;

@@ -112,12 +112,8 @@ def again(model, system, **columns):
     return micro_batches(run).again[-1 if not model.mtp_layers else len(model.kinds) - 1]
 
 
-ROWS = {
-    "layernorm": ("attention_norm", "mlp_norm"),
-    "moe_act": ("expert_activation",),
-    "shared_experts": ("shared_up", "shared_activation", "shared_down"),
-    "moe": ("router", "dispatch", "expert_up", "expert_activation", "expert_down", "combine"),
-}
+#: Module -> its rows of blocks.
+ROWS = cases(__file__, "ROWS")
 
 
 @pytest.mark.parametrize("module", ROWS)

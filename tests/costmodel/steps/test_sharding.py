@@ -12,6 +12,7 @@ from costmodel.steps.micro_batch.exchanges import sent_bytes
 from costmodel.steps.transformer import resolve_sharding, step
 from costmodel.training.blocks import DECODER, assignments_of
 from costmodel.training.design import sharding_column
+from tests.support.cases import by_table
 from tests.support.runs import ranks_of
 from tests.support.sharded_layer import MODEL, ShardedLayer, check_ranks, shapes
 
@@ -107,15 +108,8 @@ def test_bytes_of_megatrons_assignments(name, passes, gpt):
         assert sum(message[direction] for message in sent) == pytest.approx(expected * unit)
 
 
-LAYOUTS = [
-    {"tp": 8, "recompute": "none"},
-    {"tp": 4, "micro_batch_size": 3, "recompute": "full"},
-    {"tp": 2, "recompute": "selective", "attention": "unfused"},
-]
-
-
 @pytest.mark.parametrize("model_name", ["gpt", "llama"])
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@by_table("layout")
 def test_solving_finds_what_trying_everything_finds(layout, model_name, request, toy_system):
     """Of all 1,728 none is faster; the host is left out, since its waiting is not a sum over kernels."""
     model = request.getfixturevalue(model_name)

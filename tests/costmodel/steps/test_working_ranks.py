@@ -1,13 +1,16 @@
-"""Bytes of ranks that share sequences or experts, against messages counted one by one."""
+"""Bytes of ranks that share sequences or experts, against messages counted one by one, and ranks that compute."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
 import numpy as np
 import pytest
 
 from costmodel import DesignPoints, ModelShape, load_system
-from costmodel.steps.micro_batch.exchanges import context_parallel, expert_parallel
+from costmodel.steps.micro_batch.exchanges import context_parallel, expert_parallel, state_passing
+from costmodel.training.kinds import KINDS
+from tests.support.cases import by_table, cases
 from tests.support.runs import ranks_of
 
 W = 2  # bytes of an element
@@ -19,17 +22,9 @@ LATENT = ModelShape(
 )  # fmt: skip
 WINDOWED = replace(GROUPED, window=7.0, full_attention_every=0.0)
 
-# cp, tp, how, size of the inner exchange of heads
-LAYOUTS = [
-    (2, 1, "p2p", 1), (4, 2, "p2p", 1), (8, 1, "p2p", 1), (2, 2, "all_gather", 1), (4, 1, "all_gather", 1),
-    (2, 1, "a2a", 2), (4, 2, "a2a", 4), (8, 1, "a2a", 8),
-    (4, 1, "a2a_p2p", 1), (4, 1, "a2a_p2p", 4), (4, 1, "a2a_p2p", 2),
-    (8, 1, "a2a_p2p", 4), (8, 1, "a2a_p2p", 2), (4, 2, "a2a_p2p", 2),
-]  # fmt: skip
-
 
 @pytest.mark.parametrize("model", [GROUPED, LATENT, WINDOWED], ids=["grouped", "latent", "windowed"])
-@pytest.mark.parametrize(("cp", "tp", "how", "inner"), LAYOUTS)
+@by_table("cp", "tp", "how", "inner")
 def test_ranks_that_share_a_sequence_send_keys_around_and_heads_to_their_tokens(model, cp, tp, how, inner, links):
     """Inner groups exchange queries, keys, values and context; keys and values pass all outer groups, twice to go back.
 
@@ -44,6 +39,63 @@ def test_ranks_that_share_a_sequence_send_keys_around_and_heads_to_their_tokens(
         expected = W * tokens * ((inner - 1) / inner * whole + passes * (cp / inner - 1) * keys_and_values)
         cost = context_parallel(run, 2 * model.key_value_size, np.zeros(1), direction)
         assert cost.link_energy.item() == pytest.approx(expected, rel=1e-12)
+
+
+HEADS, SIZE = 4, 3  # of values of linear mixers
+#: Kind of kernel -> dimensions of its mixer.
+MIXERS = cases(__file__, "MIXERS")
+
+
+def recurrent(x, keys, queries, decay, state, *, delta):
+    """Outputs token by token, and the state: S decay + x k^T, with the delta rule S decay + (x - S decay k) k^T."""
+    outputs = []
+    for value, key, query, kept in zip(x, keys, queries, decay, strict=True):
+        state = state * kept[:, np.newaxis]
+        state = state + np.einsum("hp,hn->hpn", value - delta * np.einsum("hpn,hn->hp", state, key), key)
+        outputs.append(np.einsum("hpn,hn->hp", state, query))
+    return np.array(outputs), state
+
+
+def chunked(x, keys, queries, decay, state):
+    """The same without the delta rule, all tokens of a rank at once, as Mamba-2 does [Dao2024]_."""
+    through = np.cumprod(decay, axis=0)
+    read, written = queries * through, keys / through
+    scores = np.tril(np.einsum("thn,shn->hts", read, written))
+    outputs = np.einsum("hts,shp->thp", scores, x) + np.einsum("thn,hpn->thp", read, state)
+    return outputs, (state + np.einsum("shp,shn->hpn", x, written)) * through[-1][:, np.newaxis]
+
+
+@pytest.mark.parametrize("kind", MIXERS)
+@pytest.mark.parametrize("cp", [2, 4])
+def test_ranks_that_share_a_sequence_pass_on_states_and_the_last_inputs_of_convolutions(kind, cp, links):
+    """Ranks compute what one rank does; all but the last send states in fp32, and inputs in 16 bits."""
+    model = ModelShape(
+        num_layers=1, hidden_size=64, num_attention_heads=HEADS, linear_value_heads=HEADS, linear_head_dim=SIZE,
+        **{"linear_conv_kernel": 4, **MIXERS[kind]},
+    )  # fmt: skip
+    rng, delta = np.random.default_rng(5), kind in ("delta_net", "kda")
+    groups, taps = int(model.linear_key_heads), int(model.linear_conv_kernel)
+    width = int(model.linear_state_size or model.features["delta_key"])
+    inputs = rng.normal(size=(24, HEADS * SIZE + 2 * groups * width)) / 2
+    filters, decay = rng.normal(size=(taps, inputs.shape[1])) / 2, rng.uniform(0.7, 1, (24, HEADS, width))
+    decay = decay if kind == "kda" else decay[..., :1] + np.zeros(width)  # a number for each head
+
+    def mixed(part, decays, state, tail, mixer):
+        padded = np.concatenate([tail, part])
+        made = sum(filters[tap] * padded[tap : tap + len(part)] for tap in range(taps))
+        values, *both = np.split(made, [HEADS * SIZE, HEADS * SIZE + groups * width], axis=1)
+        both = [np.repeat(part.reshape(-1, groups, width), HEADS // groups, axis=1) for part in both]
+        return *mixer(values.reshape(-1, HEADS, SIZE), *both, decays, state), padded[len(part) :]
+
+    state, tail, by_token = np.zeros((HEADS, SIZE, width)), inputs[: taps - 1] * 0, partial(recurrent, delta=delta)
+    whole, *_ = mixed(inputs, decay, state, tail, by_token)
+    outputs = []
+    for part, decays in zip(np.split(inputs, cp), np.split(decay, cp), strict=True):
+        made, state, tail = mixed(part, decays, state, tail, by_token if delta else chunked)
+        outputs.append(made)
+    np.testing.assert_allclose(np.concatenate(outputs), whole, rtol=1e-9, atol=1e-9)
+    cost = state_passing(ranks_of(model, DesignPoints.of(cp=cp), links), KINDS[kind].exchanged.state(model, W))
+    assert cost.link_energy.item() * cp == pytest.approx((cp - 1) * (4 * state.size + W * tail.size))
 
 
 EXPERTS, CHOSEN, HIDDEN = 8, 2, 6
@@ -126,15 +178,9 @@ def model_bytes(model: ModelShape, ep: int, etp: int, tokens: int, node_size: in
     return actual
 
 
-PLACES = [
-    (1, 1, 2), (2, 1, 2), (4, 1, 2), (8, 1, 2), (1, 2, 2), (2, 2, 2), (4, 2, 2), (2, 4, 2),
-    (4, 1, 3), (8, 1, 3), (4, 1, 1), (8, 1, 5),
-]  # fmt: skip
-
-
 @pytest.mark.parametrize("how", ["all_to_all", "all_gather", "two_hop"])
 @pytest.mark.parametrize("node_size", [2, 4, 8])
-@pytest.mark.parametrize(("ep", "etp", "chosen"), PLACES)
+@by_table("ep", "etp", "chosen")
 def test_ranks_that_hold_experts_send_what_the_model_says(how, ep, etp, chosen, node_size):
     node_size, tokens, model = max(node_size, etp), every_choice(chosen), experts_of(moe_topk=chosen)
     sent = on_tiers(dispatched(how, ep, etp, tokens, node_size), node_size)

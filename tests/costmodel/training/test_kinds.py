@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
-from costmodel.steps.micro_batch.exchanges import state_passing
 from costmodel.steps.micro_batch.rank_memory import layer_memory
 from costmodel.training.blocks import LINEAR_MIXERS, MODULES, Block, Layer, LayerKind, layer_of
 from costmodel.training.kernel_kind import FRAMEWORKS, Kernel, KernelKind
@@ -135,17 +134,6 @@ def test_a_layer_keeps_keys_of_other_ranks_only_where_it_has_keys():
         memory = layer_memory(ranks_of(replace(model_of(layer), seq_len=8192), design), layer)
         shared = any(kernel.kind.exchanged.keys_values for kernel in layer.kernels)
         assert (memory.working[1] > memory.working[0] / 8 * (1 + 1e-9)) == shared
-
-
-@pytest.mark.parametrize("kind", ["delta_net", "kda", "lightning"])
-@pytest.mark.parametrize("cp", [2, 4])
-def test_ranks_that_share_a_sequence_pass_on_the_state_of_each_head(cp, kind, links):
-    """All but the last rank, forward and its gradient backward: keys x values for each head, in 2 bytes."""
-    model = replace(EVERYTHING, linear_conv_kernel=1)
-    cost = state_passing(ranks_of(model, DesignPoints.of(cp=cp), links), KINDS[kind].exchanged.state(model, 2.0))
-    assert cost.link_energy.item() == pytest.approx(
-        2 * 2 * (cp - 1) / cp * model.linear_value_heads * model.linear_head_dim**2
-    )
 
 
 #: Mamba-2 2.7B: layers of one branch, a mixer without an MLP.
