@@ -192,6 +192,7 @@ class ModelDimensions:
     parallel_norms: bool = False  #: in a parallel block: behind a norm each
     attention: Literal["gqa", "mla"] = "gqa"
     q_lora_rank: float = 0.0  #: 0: queries are made from the hidden state; else of gqa too
+    paired_queries: bool = False  #: queries and gates are made from this latent and its norm together (of mla)
     kv_lora_rank: float = 0.0
     qk_nope_head_dim: float = 0.0
     qk_rope_head_dim: float = 0.0
@@ -325,6 +326,7 @@ class ModelDimensions:
             "up": halves * self.ffn_hidden_size,
             "ffn": self.ffn_hidden_size,
             "query_rank": self.q_lora_rank,
+            **({"query_pair": 2 * self.q_lora_rank} if self.paired_queries else {}),
             "queries": self.query_size,
             "key_rank": self.kv_lora_rank,
             "key_latent": self.kv_lora_rank + self.qk_rope_head_dim,

@@ -116,8 +116,7 @@ class ModelShape(ModelDimensions):
     @property
     def embedding_parameters(self) -> float:
         """Word table, and position table where positions are learned. [-]"""
-        learned = self.position_embedding == "learned"
-        positions = (self.learned_positions or self.key_len) if learned else 0.0
+        positions = (self.learned_positions or self.key_len) if self.position_embedding == "learned" else 0.0
         table = (self.vocab_size + positions) * self.hidden_size
         return table + (self.vocab_size * self.num_layers + 1) * self.per_layer_embedding  # with a norm
 

@@ -47,7 +47,7 @@ Params = dict[str, Value]
 #: Fields of models that are younger than the first studies: no fingerprint has their defaults.
 YOUNGER_FIELDS: Final = (
     *("layers", "parallel_norms", "linear_state_size", "context_len", "wide_qk_norm", "branch_norms", "norm_weights"),
-    *("other_parameters", "mixed_streams"),
+    *("other_parameters", "mixed_streams", "paired_queries"),
 )
 #: Name of the condition that `Space.focused` adds.
 FOCUS = "focus"
