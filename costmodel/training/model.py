@@ -143,8 +143,7 @@ class ModelShape(ModelDimensions):
     @property
     def mtp_parameters(self) -> float:
         """Parameters of multi-token prediction, in addition to the model: its layers, joins and norms. [-]"""
-        layer_size = self.layer_parameters(self.mtp_layer) + self.norm_parameters if self.mtp_layers else 0.0
-        return self.mtp_layers * layer_size
+        return self.mtp_layers * (self.layer_parameters(self.mtp_layer) + self.norm_parameters)
 
     @property
     def every_kernel(self) -> list[tuple[Kernel, float]]:
