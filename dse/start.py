@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+
+#: Objects between two collections of garbage: commands make many records at their start, and none of them is garbage.
+COLLECT_AFTER = 50_000
 
 
 def main() -> int:
     """Run the command line; its exit code is `dse.cli.main`'s."""
+    gc.set_threshold(COLLECT_AFTER)
     try:
         from dse.cli import main as command
 

@@ -5,7 +5,7 @@ cost rules, and its options of `dse evaluate`.
 
 Rooms in the order in which they are read; those on one line do not import each other:
 
-    aiconfigurator, deepflow, hugging_face, chakra, kineto, megatron, nccl_tests, simai
+    aiconfigurator, deepflow, hugging_face, chakra, kineto, megatron, nccl_tests, simai, training_logs
     dfmodel, astra_sim, maxtext, megatron_bridge, torchtitan
     xla
 """

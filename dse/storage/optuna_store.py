@@ -151,8 +151,8 @@ BEATS, OLD = timedelta(minutes=10), timedelta(days=1)
 #: Attribute in which Optuna keeps the names of objectives.
 METRIC_NAMES: Final = "study:metric_names"
 
-#: Trials that are asked for by their identities in one query.
-IDS_AT_ONCE = 500
+#: Trials that are asked for by their identities in one query, and numbers of all trials.
+IDS_AT_ONCE, EVERY = 500, range(1 << 31)
 
 
 @dataclass(frozen=True)
@@ -376,19 +376,11 @@ class Store:
         counts[TrialState.COMPLETE] -= counts.total() - counts[TrialState.COMPLETE]  # all, less the others
         return counts
 
-    def trials(self, study_id: int) -> list[FrozenTrial]:
-        """Every trial of a study, by number, in five queries."""
+    def trials(self, study_id: int, numbers: range = EVERY) -> list[FrozenTrial]:
+        """Trials of a study with these numbers, by number, in five queries."""
+        query = f"SELECT trial_id FROM trials WHERE study_id = {study_id:d} AND number >= {numbers.start:d}"
         with self.reading(study_id):
-            return read_trials(self.database, f"SELECT trial_id FROM trials WHERE study_id = {study_id:d}")
-
-    def numbered(self, study_id: int, numbers: range) -> list[FrozenTrial]:
-        """Trials of a study with these numbers."""
-        query = (
-            f"SELECT trial_id FROM trials WHERE study_id = {study_id:d} "
-            f"AND number >= {numbers.start:d} AND number < {numbers.stop:d}"
-        )
-        with self.reading(study_id):
-            return read_trials(self.database, query)
+            return read_trials(self.database, f"{query} AND number < {numbers.stop:d}")
 
     def some_trials(self, study_id: int, ids: IntArray, *, user_attrs: bool = True) -> list[FrozenTrial]:
         """Trials of a study with these identities, (trials,), by number; user attributes if wanted."""

@@ -1,33 +1,31 @@
 """Designs of a study from which the next run is chosen, and its real runs: reported, removed, and read from logs.
 
 A plan stores its front, but the fastest layout of the real machine may lie off it. So legal designs of the space join
-the candidates, and get a trial number once one is proposed. `run_logs.yaml` has the lines of logs that state step
-times, peak memory, and runs that ran out of memory.
+the candidates, and get a trial number once one is proposed.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median, pstdev
 from typing import Any, Final
 
 import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
-from costmodel.formats.input_files import content, data_beside, dump
+from costmodel.formats.input_files import dump
 from costmodel.formats.quantity import readable
 from costmodel.rules.registry import NATIVE
 from costmodel.training.design import DesignPoints
 from dse.calibration.constants import LearnedConstant, with_learned
 from dse.pricing.evaluated import space_interval
 from dse.pricing.evaluation import evaluate, transformer_run
+from dse.registry import measurement_reader
 from dse.searching.study import BaseStudy
 from dse.searching.trials.measured_runs import PREFIX, MeasuredRun, with_units
 from dse.spaces.space import Params, Space
@@ -247,66 +245,6 @@ def learned(space: Space, known: StudyCandidates, decision: Decision) -> Iterabl
         yield constant.learned(system, value, value * float(left[at]))
 
 
-DATA: Final[dict[str, Any]] = data_beside(__file__, "run_logs.yaml")
-#: Share of the steps that is left out as warm-up, and fewest steps of it. [-]
-WARM_UP, FEWEST = 0.2, 2
-#: Colours of a terminal, as torchtitan prints them.
-COLOURS: Final = re.compile(r"\x1b\[[\d;]*m")
-MULTIPLES: Final = {"K": 1e3, "M": 1e6}
-
-
-@dataclass(frozen=True, slots=True)
-class LoggedRun:
-    """Contents of the log of a run; None for unknown values."""
-
-    framework: str
-    steps: int
-    step_time: float | None  #: median of the steps after warm-up [s]
-    spread: float | None  #: standard deviation over the median [-]
-    peak_memory: float | None  #: that the allocator reserved [B]
-    out_of_memory: bool
-
-
-def read_log(path: Path, tokens_of_gpu: float) -> LoggedRun:
-    """Contents of the log of a run; `tokens_of_gpu` are the tokens of a step over the number of GPUs. [-]
-
-    Raises `DseError` if the file cannot be read, or has no lines that are known.
-    """
-    text = COLOURS.sub("", content(path).decode("utf-8", errors="replace"))
-    died = re.search(DATA["out_of_memory"], text) is not None
-    framework, times = "", list[float]()
-    for row in DATA["step_times"]:
-        numbers = [number(word) for word in re.findall(row["pattern"], text)]
-        if positive := [value for value in numbers if value > 0]:
-            framework = row["framework"]
-            times = [tokens_of_gpu / value if row.get("tokens") else value * row["factor"] for value in positive]
-            break
-    if not times and not died:
-        raise DseError(
-            f"{path}: no step time and no failure; looked for lines of Megatron-LM (elapsed time per iteration), "
-            "Megatron-Bridge (Step Time), NeMo (train_step_timing), torchtitan (tps), MaxText (completed step), "
-            'nanotron, or JSON ("step_time")'
-        )
-    steady = times[max(round(WARM_UP * len(times)), min(FEWEST, len(times) - 1)) :]
-    sizes = [number(size) * row["factor"] for row in DATA["memory"] for size in re.findall(row["pattern"], text)]
-    return LoggedRun(
-        framework,
-        len(times),
-        median(steady) if steady and not died else None,
-        pstdev(steady) / median(steady) if len(steady) > 1 and not died else None,
-        max(sizes, default=None),
-        died,
-    )
-
-
-def number(text: str) -> float:
-    """A number of a log: ``1,234.5``, or ``1.23K``; 0 for one that is none."""
-    try:
-        return float(text.rstrip("KM").replace(",", "")) * MULTIPLES.get(text[-1], 1.0)
-    except ValueError:
-        return 0.0
-
-
 def tell_log(study: BaseStudy, trial: int, log: str | Path) -> MeasuredRun:
     """Store the step time after warm-up and the peak memory of a log, or that its run ran out of memory.
 
@@ -315,9 +253,8 @@ def tell_log(study: BaseStudy, trial: int, log: str | Path) -> MeasuredRun:
     number, _ = study.design(trial)
     [record] = study.table.take((study.table.numbers == number).nonzero()[0]).records()
     breakdown = record["breakdown"]
-    run = read_log(Path(log), breakdown["tokens_per_second_per_gpu"] * breakdown["step_time_s"])
-    numbers = {"step_time": run.step_time, "spread": run.spread or None, "peak_memory": run.peak_memory}
-    return tell(study, number, failed=OUT_OF_MEMORY * run.out_of_memory, software=run.framework, **numbers)
+    tokens_of_gpu = breakdown["tokens_per_second_per_gpu"] * breakdown["step_time_s"]
+    return tell(study, number, **measurement_reader("run_log")(Path(log), tokens_of_gpu))
 
 
 def learned_system(study: BaseStudy, learned: Sequence[LearnedConstant]) -> str:

@@ -32,11 +32,11 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 67_857),
-    ("costmodel dse", "dse.adapters", 46_242),
+    ("costmodel dse", "", 67_854),
+    ("costmodel dse", "dse.adapters", 46_176),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_767),
-    ("dse.searching dse.storage", "", 6_877),
-    ("dse.adapters", "", 21_615),
+    ("dse.searching dse.storage", "", 6_869),
+    ("dse.adapters", "", 21_678),
     ("dse.adapters.xla", "", 6_500),
     ("dse.adapters.dfmodel", "", 3_968),
     ("tests", "", 29_812),

@@ -251,7 +251,7 @@ def search(
             if history.complete >= budget:
                 return outcome
             added = work(outcome, history, claims, budget)
-            stopped = added and stops and stops(store.numbered(stored.study_id, added))
+            stopped = added and stops and stops(store.trials(stored.study_id, added))
             if outcome.exhausted or stopped:
                 outcome.complete = history.complete
                 claims.release()

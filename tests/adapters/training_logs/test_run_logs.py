@@ -3,7 +3,7 @@
 import pytest
 
 from costmodel import DseError
-from dse.tuning.study_candidates import read_log
+from dse.adapters.training_logs.log import read_log
 from tests.support.cases import cases
 
 STEP = (
@@ -24,9 +24,9 @@ MEGATRON = (
 def test_steps_after_warm_up_and_reserved_memory(tmp_path, text, framework, seconds, memory):
     (tmp_path / "run.log").write_text(text)
     run = read_log(tmp_path / "run.log", tokens_of_gpu=16384)
-    assert (run.framework, run.out_of_memory) == (framework, False)
-    assert run.step_time == pytest.approx(seconds)
-    assert run.peak_memory == (None if memory is None else pytest.approx(memory))
+    assert (run["software"], run["failed"]) == (framework, "")
+    assert run["step_time"] == pytest.approx(seconds)
+    assert run["peak_memory"] == (None if memory is None else pytest.approx(memory))
 
 
 @pytest.mark.parametrize("died", [
@@ -36,8 +36,8 @@ def test_steps_after_warm_up_and_reserved_memory(tmp_path, text, framework, seco
 def test_a_run_out_of_memory_has_no_step_time(tmp_path, died):
     (tmp_path / "run.log").write_text(MEGATRON + died)
     run = read_log(tmp_path / "run.log", tokens_of_gpu=1)
-    assert run.out_of_memory
-    assert run.step_time is None
+    assert run["failed"] == "oom"
+    assert run["step_time"] is None
 
 
 def test_a_log_that_is_not_understood_says_what_was_looked_for(tmp_path):
