@@ -36,7 +36,7 @@ BUDGETS = [
     ("costmodel dse", "dse.adapters", 46_176),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_767),
     ("dse.searching dse.storage", "", 6_869),
-    ("dse.adapters", "", 21_678),
+    ("dse.adapters", "", 21_676),
     ("dse.adapters.xla", "", 6_500),
     ("dse.adapters.dfmodel", "", 3_968),
     ("tests", "", 29_812),

@@ -95,9 +95,8 @@ def nearest_types(word: str, data: Mapping[str, Any]) -> list[str]:
     close = get_close_matches(word, [*families(), *ALIASES], n=1, cutoff=VERY_CLOSE)
     alike = {}
     for name, family in families().items():
-        keys = {key for alternatives in family.keys.values() for key in alternatives.split("|")}
-        present = len(keys & {*data})
-        alike[name] = -present, present and len({*NEEDED} - (keys & {*data}))
+        present = {key for alternatives in family.keys.values() for key in alternatives.split("|")} & {*data}
+        alike[name] = -len(present), len(present and {*NEEDED} - present)
     return [*dict.fromkeys([*close, *sorted(alike, key=lambda name: alike[name])])][:3]
 
 
@@ -116,10 +115,11 @@ class _ConfigurationReader:
         if self.section is not section or "vision_config" in section.data:
             self.notes.append("only the language model is read: its parts for images and sound are left out")
         inner, outer = (part.data.get("tie_word_embeddings") for part in (self.section, section))
+        inner_decides = inner is True and section.data.get("model_type") in WORDS["inner_ties"]
+        self.sections = (self.section, section) if inner_decides else (section, self.section)
         if inner is not None and outer not in (None, inner):
-            self.notes.append(
-                f"tie_word_embeddings: {outer!r}, as the whole model says; its language model says {inner!r}"
-            )
+            whole = f"the whole model says {outer!r}, its language model {inner!r}"
+            self.notes.append(f"tie_word_embeddings: {inner if inner_decides else outer}: {whole}")
         self.family = self._family()
         self.read: set[str] = {*self.family.only, self.family.window_switch}
 
@@ -191,7 +191,7 @@ class _ConfigurationReader:
             return None if None in values else math.prod(map(self._whole, key.split("*"), values))
         names = key.split("|")
         self.read |= {name.partition(".")[0] for name in names}
-        for section in (self.outer, self.section):
+        for section in self.sections:
             for name in names:
                 value = reduce(_within, name.split("."), section.data)
                 if value is not None and (section is self.section or name.startswith("tie_")):

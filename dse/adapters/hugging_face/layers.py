@@ -222,8 +222,7 @@ class LayerReader:
     def _words(self) -> Sequence[Any]:
         """The list of words, or the text of letters, for the layers; () without one."""
         for key in self.family.types.split("|"):
-            words = self.value(key)
-            if isinstance(words, list | str) and words:
+            if isinstance(words := self.value(key), list | str) and words:
                 return self._known(key, words)[1]
         return ()
 
@@ -276,9 +275,8 @@ class LayerReader:
             sparse = [str(number) in marked for number in range(count)]
         if isinstance(kinds := self.value("mlp_layer_types|is_moe_layer|moe_layer_freq"), list):
             sparse = [kind not in ("dense", 0) for kind in kinds]
-        dense = self.value("mlp_only_layers")
-        dense = dense if isinstance(dense, list) else []
-        sparse = [mark and number not in dense for number, mark in enumerate(sparse)]
+        if isinstance(dense := self.value("mlp_only_layers"), list):
+            sparse = [mark and number not in dense for number, mark in enumerate(sparse)]
         if len(sparse) < count:
             self.mistake(None, f"mlp_layer_types, moe_layer_freq: {len(sparse)} layers; the model has {count}")
         return ["experts" if mark else "dense" for mark in [*sparse, *[False] * count][:count]]
