@@ -132,11 +132,6 @@ class Cores:
             seconds_per_byte=np.ravel(seconds_per_byte(system)),
         )
 
-    def take(self, rows: slice) -> Self:
-        """Cores of the machines of some points."""
-        every = {f.name: getattr(self, f.name) for f in fields(self)}
-        return type(self)(**{name: values[rows] if values.size > 1 else values for name, values in every.items()})
-
     @cached_property
     def draining(self) -> FloatArray:
         """Time of a tile beyond its k steps. [s]"""
@@ -204,16 +199,8 @@ class Products:
     @classmethod
     def of(cls, gemms: Gemms, floor: FloatArray, element_bytes: FloatArray | float, rate: FloatArray | float) -> Self:
         """Products of a table of kernels; parameters are those of `fastest_tiling`."""
-        columns = {
-            "batch": gemms.batch,
-            "m": gemms.m,
-            "n": gemms.n,
-            "k": gemms.k,
-            "output_bytes": gemms.output_bytes,
-            "floor": floor,
-            "element_bytes": element_bytes,
-            "rate": rate,
-        }
+        columns = {name: getattr(gemms, name) for name in ("batch", "m", "n", "k", "output_bytes")}
+        columns |= {"floor": floor, "element_bytes": element_bytes, "rate": rate}
         flat = {name: np.ascontiguousarray(np.atleast_2d(values).T) for name, values in columns.items()}
         return cls(at=None, **flat)
 

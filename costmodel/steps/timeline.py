@@ -115,15 +115,8 @@ def _of_ranks(run: TransformerRun, times: Mapping[str, float], start: float) -> 
     stages = np.arange(run.design.pp.item())
     for kind, time in times.items():
         if time > 0:
-            yield Timeline.of(
-                stage=stages,
-                micro_batch=np.full(stages.size, NO_PASS),
-                chunk=np.full(stages.size, NO_PASS),
-                kind=np.full(stages.size, KINDS.index(kind)),
-                start=np.full(stages.size, start),
-                end=np.full(stages.size, start + time),
-                **{name: np.zeros(stages.size) for name in EXPOSED},
-            )
+            places = {"stage": stages, "micro_batch": NO_PASS, "chunk": NO_PASS, "kind": KINDS.index(kind)}
+            yield Timeline.of(**places, start=start, end=start + time, **dict.fromkeys(EXPOSED, 0.0))
         start += time
 
 

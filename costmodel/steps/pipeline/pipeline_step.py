@@ -127,27 +127,47 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
     `parts` hold the bytes that layers keep, (points,). [-], [B]
 
     Each direction of the link overlaps with the passes of one direction: the activations of a layer leave while the
-    next layer runs forward, and come back while the layer behind runs backward. Where a forward pass overlaps with a
-    backward pass (`overlap_ep`), both directions have the time of both. Where some layers are recomputed, transfers are
-    those of a mean layer of the stage that recomputes the smallest share.
+    next layer runs forward, and come back while the layer behind runs backward. Transfers of modules also overlap with
+    layers of kinds that have fewer of them. Where a forward pass overlaps with a backward pass (`overlap_ep`), both
+    directions have the time of both. Where some layers are recomputed, transfers are those of a mean layer of the stage
+    that recomputes the smallest share.
     """
     design = run.design
     if not design.offloads_activations.any():
         return costs
     beside = share_beside(design)
     paired = overlapped_experts(costs, np.where(beside > 0, 1.0, 0.0), run.system)
-    forward, backward = list(costs.forward), list(costs.backward)
     shares = recomputed_shares_of_model(run, least=True) or [np.ones(())] * len(costs.again)
-    for number, (share, part) in enumerate(zip(shares, parts, strict=False)):
-        again = share * costs.again[number].total_time
+    again = [share * cost.total_time for share, cost in zip(shares, costs.again, strict=True)]
+    moving, passes = list[FloatArray](), dict[str, tuple[KernelCost, ...]]()
+    for share, part in zip(shares, parts, strict=False):
         kept = share * part.kept + (1 - share) * part.everything
-        moving = host_transfer_time(design.offload_activations * kept + part.moved, run.system)
-        pair = paired.forward[number].total_time + paired.backward[number].total_time + again
-        behind = beside * np.maximum(moving - pair, 0.0) / 2
-        for passes, later in ((forward, np.zeros(())), (backward, again)):
-            alone = np.maximum(moving - (passes[number].total_time + later), 0.0)
-            passes[number] = replace(passes[number], offload_time=(1 - beside) * alone + behind)
-    return replace(costs, forward=tuple(forward), backward=tuple(backward))
+        moving.append(host_transfer_time(design.offload_activations * kept + part.moved, run.system))
+    for direction, later in (("forward", [np.zeros(())] * len(again)), ("backward", again)):
+        alone = [*getattr(costs, direction)]
+        times = [cost.total_time + more for cost, more in zip(alone, later, strict=False)]
+        waits = transfer_waits(run, moving, times)
+        for number, wait in enumerate(waits):
+            pair = paired.forward[number].total_time + paired.backward[number].total_time + again[number]
+            behind = beside * np.maximum(moving[number] - pair, 0.0) / 2
+            alone[number] = replace(alone[number], offload_time=(1 - beside) * wait + behind)
+        passes[direction] = tuple(alone)
+    return replace(costs, **passes)
+
+
+def transfer_waits(run: TransformerRun, moving: Sequence[FloatArray], times: Sequence[FloatArray]) -> list[FloatArray]:
+    """Time that a pass over a layer of each kind waits for transfers of its activations, (points,) each. [s]
+
+    `moving` are transfers, `times` passes of each kind, (points,) each. [s] The time that layers of other kinds leave
+    hides transfers of modules, which wait for no layer (Megatron-LM, fine_grained_activation_offload.py).
+    """
+    counts, beyond = [*run.model.kinds.values()], [one - other for one, other in zip(moving, times, strict=True)]
+    waits = [np.maximum(time, 0.0) for time in beyond]
+    if len(waits) == 1 or not (modules := run.design.offloaded_modules > 0).any():
+        return waits
+    whole, left = weighted_sum(waits, counts), np.maximum(weighted_sum(beyond, counts), 0.0)
+    part = np.where(modules & (whole > 0), left / np.where(whole > 0, whole, 1.0), 1.0)
+    return [wait * part for wait in waits]
 
 
 def share_beside(design: DesignPoints) -> FloatArray:

@@ -12,7 +12,7 @@ from costmodel.steps.micro_batch.exchanges import sent_bytes
 from costmodel.steps.transformer import resolve_sharding, step
 from costmodel.training.blocks import DECODER, assignments_of
 from costmodel.training.design import sharding_column
-from tests.support.cases import by_table
+from tests.support.cases import by_table, cases
 from tests.support.runs import ranks_of
 from tests.support.sharded_layer import MODEL, ShardedLayer, check_ranks, shapes
 
@@ -44,11 +44,7 @@ def test_there_are_1728_assignments():
 
 def test_megatrons_assignments_are_those_of_its_papers():
     """Shoeybi et al. 2019; Korthikanti et al. 2022 split what was replicated by the sequence."""
-    first = {
-        "attention_norm": "replicated", "qkv": "column", "projection": "row",
-        "attention_residual": "replicated", "mlp_norm": "replicated", "mlp_up": "column",
-        "activation": "column", "mlp_down": "row", "mlp_residual": "replicated",
-    }  # fmt: skip
+    first = cases(__file__, "SHOEYBI")
     second = {kernel: "sequence" if way == "replicated" else way for kernel, way in first.items()}
     assert {"megatron": first, "megatron_sp": second} == NAMED
 

@@ -13,11 +13,12 @@ from costmodel.steps.micro_batch.micro_batch import MicroBatch
 from costmodel.steps.micro_batch.rank_memory import PartMemory
 from costmodel.steps.optimizer import iteration_costs
 from costmodel.steps.parameter_states import owned_matrices
-from costmodel.steps.pipeline.pipeline_step import offloaded_activations
+from costmodel.steps.pipeline.pipeline_step import offloaded_activations, transfer_waits
 from costmodel.steps.pipeline.stages import Stage
 from costmodel.steps.update import Unit, pass_exposure
 from costmodel.training.ranks import Group, Sharing
-from tests.support.runs import run_of
+from tests.support.cases import cases
+from tests.support.runs import designs, run_of
 
 WEIGHT, GRADIENT = 2, 4  # bytes
 
@@ -147,10 +148,7 @@ def test_of_each_layer_is_exposed_what_is_longer_than_the_layer(exchange):
     assert exposed + hidden == pytest.approx(layers * exchange)
 
 
-GRID = {
-    "zero": [0, 1, 2, 3], "shard_replicas": [1, 4], "reshard_after_forward": [0, 1], "pp": [1, 4],
-    "vpp": [1, 2], "gradient_accumulation_steps": [1, 8],
-}  # fmt: skip
+GRID = cases(__file__, "GRID")
 
 
 def grid(**columns):
@@ -279,17 +277,23 @@ def test_time_of_an_offloaded_update(small, h100, of_process, used):
 
 def test_activations_on_the_way_hide_behind_their_layer(small, h100):
     """Of each layer, and in each direction, is exposed what takes longer than the layer."""
-    ones = np.ones(1)
-    forward, backward, kept = 2e-3 * ones, 4e-3 * ones, 3e-3 * 64e9 * ones
-    empty = KernelCost(time=0 * ones)
-    costs = MicroBatch(
-        (KernelCost(time=forward), empty, empty), (KernelCost(time=backward), empty, empty), (empty,), (empty,)
-    )
+    forward, backward, empty = (KernelCost(time=np.array([time])) for time in (2e-3, 4e-3, 0.0))
+    costs = MicroBatch((forward, empty, empty), (backward, empty, empty), (empty,), (empty,))
     run = run_of(small, DesignPoints.of(offload_activations=1), h100)
-    moved = offloaded_activations(run, costs, [PartMemory(kept=kept), PartMemory(), PartMemory()])
+    kept = PartMemory(kept=np.array([3e-3 * 64e9]))
+    moved = offloaded_activations(run, costs, [kept, PartMemory(), PartMemory()])
     assert moved.forward[0].offload_time == pytest.approx(1e-3)
     assert moved.backward[0].offload_time == 0
     assert moved.forward[0].total_time == pytest.approx(3e-3)
+
+
+@pytest.mark.parametrize(("dense", "waits"), [(10.0, 28 / 58), (40.0, 0.0)])
+def test_layers_of_other_kinds_hide_transfers_of_modules(dense, waits):
+    """58 layers with experts take 4 s and transfers 5 s; three dense layers move nothing. Whole layers wait alone."""
+    model = load_model("deepseek_v3")
+    run = run_of(model, designs(model, offload_expert_fc1=[1, 0]))
+    actual = transfer_waits(run, [np.zeros(2), np.full(2, 5.0)], [np.full(2, dense), np.full(2, 4.0)])
+    np.testing.assert_allclose(actual, [[0, 0], [waits, 1]])
 
 
 def test_layers_without_recomputation_move_all_their_activations_and_wait_without_it(small, h100):
