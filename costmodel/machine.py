@@ -184,13 +184,13 @@ class Chip(MachinePart):
 
     def format_rate(self, units: str) -> FloatArray:
         """Rate of products of "fp8", "block", "mx" or "fp4" operands over that of 16 bits; 0: no units. [-]"""
-        speedup, efficiency = {
-            "fp8": (self.fp8_speedup, self.fp8_efficiency),
-            "block": (self.fp8_speedup, self.fp8_efficiency * self.block_efficiency),
-            "mx": (self.mx_speedup, self.fp8_efficiency * self.block_efficiency),
-            "fp4": (self.fp4_speedup, self.fp4_efficiency),
-        }[units]
-        return speedup * efficiency
+        of_eight_bits = self.fp8_efficiency * (self.block_efficiency if units in ("block", "mx") else 1.0)
+        return self.format_speedup(units) * (self.fp4_efficiency if units == "fp4" else of_eight_bits)
+
+    def format_speedup(self, units: str) -> FloatArray:
+        """Peak rate of products in a format over that of 16 bits, as data sheets have it; 0: no units. [-]"""
+        speedups = {"fp8": self.fp8_speedup, "block": self.fp8_speedup, "mx": self.mx_speedup, "fp4": self.fp4_speedup}
+        return speedups[units]
 
     @property
     def vector_flop_rate(self) -> FloatArray:

@@ -17,7 +17,7 @@ BASE: Final = "base"
 #: Beginnings and endings of names on the Hugging Face Hub that leave the architecture as it is.
 _BEGINNING: Final = re.compile(r"^(nvidia|meta)[-_]", re.I)
 _ENDINGS: Final = re.compile(
-    r"[-_](instruct|chat|base|hf|it|pt|thinking|original|v0\.[1-3]|250[0-9]|\d{4}|fp8|bf16|nvfp4|mxfp4)$", re.I
+    r"[-_](instruct|chat|base|hf|it|pt|thinking|original|v0\.[1-3]|[0-2]\d{3}|fp8|bf16|nvfp4|mxfp4)$", re.I
 )
 
 

@@ -21,7 +21,7 @@ from typing import Final, Literal, Self
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
-from costmodel.machine import System
+from costmodel.machine import Chip, System
 from costmodel.training.blocks import EMBEDDING, HEAD, Edge, Layer
 from costmodel.training.design import tile_columns, tiled_kernel
 from costmodel.training.kernel_kind import PASSES, Kernel, PointwisePass
@@ -499,12 +499,14 @@ def operand_bytes(run: RankRun) -> FloatArray:
     return np.where(is_narrow(codes), of_formats(codes, "element_bytes"), run.precision.element_bytes)
 
 
-def product_rate(codes: FloatArray, system: System) -> FloatArray:
+def product_rate(
+    codes: FloatArray, system: System, rate_of: Callable[[Chip, str], FloatArray] = Chip.format_rate
+) -> FloatArray:
     """Rate of a layer's products over that of 16 bits, by codes of `FORMATS`; 0: no units. [-]"""
     rate: FloatArray = np.ones(codes.shape)
     for code, number_format in enumerate(FORMATS.values()):
         if number_format.units and (codes == code).any():
-            rate = np.where(codes == code, system.chip.format_rate(number_format.units), rate)
+            rate = np.where(codes == code, rate_of(system.chip, number_format.units), rate)
     return rate
 
 

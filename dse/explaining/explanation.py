@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from costmodel.columns import per_kernel, short_repr
+from costmodel.columns import FloatArray, per_kernel, short_repr
 from costmodel.errors import DseError
 from costmodel.kernels.kernel_cost import Item, Items
-from costmodel.machine import System
+from costmodel.kernels.kernel_tables import is_quantised, product_rate
+from costmodel.machine import Chip, System
 from costmodel.rules.registry import NATIVE
 from costmodel.rules.rules import TRAINING
 from costmodel.training.blocks import Layer
-from costmodel.training.design import DesignPoints
+from costmodel.training.design import FUSED_FP8, DesignPoints
 from costmodel.training.kinds import KINDS
 from costmodel.training.run import TransformerRun, rank_run
 from dse.output import part_name
@@ -115,8 +116,22 @@ class Portion:
     kind: str = ""  #: of a kernel: product, pointwise or attention
 
 
-def leaves(space: Space, items: Items) -> Iterator[Portion]:
-    """Items of one design as leaves; (1,) arrays. [s], [B], [FLOP], [-]"""
+def narrow_speedups(space: Space, known: Mapping[str, Any]) -> dict[tuple[str, str], FloatArray]:
+    """Kind of item and kernel -> peak rate of their format over that of 16 bits, (points,) each. [-]"""
+    if space.workload.work != TRAINING:
+        return {}
+    design = DesignPoints.of(**{name: known[name] for name in ("precision", "attention") if name in known})
+    system, kernels = machine(space, known), [kernel for part in space.model.kinds for kernel in part.kernels]
+    rates = {"product": product_rate(design.precision, system, Chip.format_speedup)}
+    rates["attention"] = np.where(design.attention == FUSED_FP8, system.chip.format_speedup("fp8"), 1.0)
+    return {(kind, k.name): rate for kind, rate in rates.items() for k in kernels if k.is_core or is_quantised(k)}
+
+
+def leaves(space: Space, items: Items, speedups: Mapping[tuple[str, str], float]) -> Iterator[Portion]:
+    """Items of one design as leaves; (1,) arrays. [s], [B], [FLOP], [-]
+
+    "slow flops" are the FLOP that 16-bit units do in the time of a kernel at the peak of its format.
+    """
     parts, blocks = part_names(space), block_names(space)
     for item, values in items.items():
         part = parts.get(item.part, item.part)
@@ -124,6 +139,9 @@ def leaves(space: Space, items: Items) -> Iterator[Portion]:
         path = (part_name(item.column), part, *names)
         value = float(np.ravel(values)[0])
         yield Portion(tuple(name for name in path if name), item.quantity, value, item.kind)
+        if item.quantity == "flops":
+            slow = value / speedups.get((item.kind, item.name), 1.0)
+            yield Portion(tuple(name for name in path if name), "slow flops", slow, item.kind)
 
 
 def kernel_names(item: Item, blocks: Mapping[str, str]) -> list[str]:
@@ -182,7 +200,7 @@ def quantities(row: Mapping[str, float], system: System) -> dict[str, float | st
     moved = {level.name: row.get(f"{level.name} bytes", 0.0) for level in system.memory}
     farthest = moved[system.dram.name]
     intensity = flops / farthest if farthest else float("inf") if flops else 0.0
-    peak = float(system.chip.peak_flop_rate)
+    peak = float(system.chip.peak_flop_rate) * (flops / row["slow flops"] if row.get("slow flops") else 1.0)
     return {
         "seconds": seconds,
         "launches": row.get("launches", 0.0),
@@ -384,11 +402,13 @@ def explanations(space: Space, records: Sequence[Mapping[str, Any]], profile: st
     has_times = any(np.isfinite(record["breakdown"]["step_time_s"]) for record in records)
     items = rules.items(machine(space, known), known) if has_times else {}
     columns = {item: np.broadcast_to(np.ravel(values), (len(records),)) for item, values in items.items()}
+    speedups = {key: np.broadcast_to(rates, (len(records),)) for key, rates in narrow_speedups(space, known).items()}
     children = []
     for row, record in enumerate(records):
         values = {item: column[row] for item, column in columns.items() if column[row] or item.quantity == "rank"}
         finite = np.isfinite(record["breakdown"]["step_time_s"])
-        portions = tuple(leaves(space, values if finite else {}))
+        of_formats = {key: float(rates[row]) for key, rates in speedups.items()}
+        portions = tuple(leaves(space, values if finite else {}, of_formats))
         children.append(Explanation(space, profile, record.get("trial"), record, portions))
     return children
 

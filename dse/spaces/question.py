@@ -7,6 +7,7 @@ layers where they divide, context parallelism for long sequences, and the needs 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -53,6 +54,13 @@ FEW_EXPERTS: Final = 16
 BF16_CAPABILITY: Final = 8
 #: `--precision` -> the format that it stands for, where that has another word.
 PRECISIONS: Final = {"fp8": "fp8_tensorwise", "mx": "mxfp8", "fp4": "nvfp4"}
+#: Pinned name -> the option that stands for it, and its field of a question.
+PINNED_OPTIONS: Final = {
+    "world_size": ("gpus", "chips"),
+    "global_batch_size": ("global_batch_size", "sequences"),
+    "seq_len": ("seq_len", "seq_len"),
+    "lora_rank": ("lora", "lora"),
+}
 #: Rule of a plan -> its text, and the parameters that it needs.
 RULES: Final[Mapping[str, Mapping[str, Any]]] = data_beside(__file__)
 
@@ -136,6 +144,7 @@ def planned_space(question: Question) -> Planned:
 
     Raises `DseError` for an unknown model, system or framework, or no legal layout, with a number of chips to take.
     """
+    question = with_options(question)
     model = question.given or planned_model(question.model, question.seq_len)
     system = load_system(question.system)
     plan = _Layouts(question, model, system)
@@ -155,8 +164,25 @@ def planned_space(question: Question) -> Planned:
     if question.pins:
         space = limited(space.pinned(question.pins), data).pinned(question.pins)
         data = {**space.data}
-    assumed = tuple(ArgumentText(f"{{{name}}} {text}") for name, text in plan.assumed(question.chips))
+    left_out = {name: text for name, text in plan.assumed(question.chips) if name not in question.pins}
+    assumed = tuple(ArgumentText(f"{{{name}}} {text}") for name, text in left_out.items())
     return Planned(data, space, model, plan.framework, not question.any_software, assumed)
+
+
+def with_options(question: Question) -> Question:
+    """The question with pinned sizes as the options that stand for them: ranges of layouts follow those.
+
+    Raises `ParameterError` if an option has another value. The space refuses what is no size.
+    """
+    pins = {**question.pins}
+    sizes = {name: pins.pop(name) for name in PINNED_OPTIONS if re.fullmatch("[1-9][0-9]*", str(pins.get(name)))}
+    stated: dict[str, Any] = {}
+    for name, size in sizes.items():
+        option, of_option = PINNED_OPTIONS[name]
+        if (known := getattr(question, of_option)) and known != int(size):
+            raise ParameterError(f"{{{option}}} {known}: {{set}} {name}={size} says something else")
+        stated[of_option] = int(size)
+    return replace(question, pins=pins, **stated)
 
 
 def with_chips(question: Question, planned: Planned, chips: int) -> Space | None:

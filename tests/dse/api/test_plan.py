@@ -59,6 +59,16 @@ def test_a_question_without_a_file_is_answered(shipped):
     )
 
 
+def test_pinned_sizes_are_those_of_their_options():
+    """Ranges of layouts and the batch follow them, and none is said to be assumed."""
+    pinned = planned("llama3_8b", 16, pins={"seq_len": "131072", "precision": "bf16"})
+    stated = planned("llama3_8b", 16, seq_len=131072)
+    assert (options(pinned), pinned.space.given) == (options(stated), {**stated.space.given, "precision": 0})
+    assert [text for text in stated.assumed if text not in pinned.assumed] == ["precision bf16"]
+    with pytest.raises(DseError, match="--gpus 16: --set world_size=32 says something else"):
+        planned("llama3_8b", 16, pins={"world_size": 32})
+
+
 @by_table("model", "said")
 def test_experts_are_as_balanced_as_the_framework_says(model, said):
     plan = planned(model, 128)

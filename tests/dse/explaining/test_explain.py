@@ -82,6 +82,15 @@ def test_kernels_are_those_of_the_step_and_none_beats_its_ceiling():
     assert set(kernels["bound"]) <= {"arithmetic", "launch", *(m.name for m in explanation.system.memory)}
 
 
+def test_the_ceiling_of_a_kernel_is_that_of_its_format():
+    """H100: 989 TFLOP/s in 16 bits and 1,979 in 8 (NVIDIA H100 data sheet); the head keeps 16 bits."""
+    pins = {"precision": "fp8_tensorwise", "attention": "fused_fp8", "recompute": "none"}
+    kernels = explained(Space.load("llama3_70b_512_h100").pinned(pins), count=1)[0].kernels
+    most = kernels.assign(name=kernels["path"].str[-1]).groupby("name")["ceiling"].max() / 1e12
+    assert most[["mlp up", "core", "head"]].to_list() == pytest.approx([1979, 1979, 989], rel=1e-3)
+    assert (kernels["attained"] <= kernels["ceiling"] * (1 + 1e-12)).all()
+
+
 @pytest.mark.parametrize("name", ["gpt3_175b_1024_a100", "deepseek_v3_2048_h800", "lstm_24b_power"])
 def test_a_difference_adds_up_to_that_of_the_steps(name):
     one, other = explained(Space.load(name), count=2)
