@@ -248,6 +248,8 @@ def interval(
 def unmeasured_features(system: System, model: ModelShape, world_size: ArrayLike, codes: Sequence[int]) -> list[str]:
     """Features of one design that no measured kind on its chip has, in words; none if only their combination is new.
 
+    On a chip without measured kinds the design rests on the cost model alone.
+
     `codes` are those of `kind_codes`. [-]
     """
     known = residuals()
@@ -255,8 +257,10 @@ def unmeasured_features(system: System, model: ModelShape, world_size: ArrayLike
     chip = known.chips[int(number)].name if number < len(known.chips) else ""
     kinds = [words for (_, name, *words), runs in known.kinds.items() if name == chip and runs >= FEWEST_RUNS]
     (kernels, *usual), rare = (words := kind_words(model, codes))[:3], words[3:]
-    features = [] if any(kernels == of_kind[0] for of_kind in kinds) else ["its layers"]
-    features += [word for word in (*(usual if kinds else ()), *rare) if not any(word in of_kind for of_kind in kinds)]
+    if not kinds:
+        return ["the cost model alone"]
+    features = [] if any(kernels == of_kind[0] for of_kind in kinds) else ["its kinds of layers"]
+    features += [word for word in (*usual, *rare) if not any(word in of_kind for of_kind in kinds)]
     ranks = float(np.max(world_size))
     return [*features, f"{ranks:,.0f} ranks"] if chip and ranks > BEYOND * largest else features
 

@@ -273,7 +273,7 @@ def lead_text(space: Space, record: Record) -> str:
         return ""
     *others, last = unmeasured(space, record) or ["this combination of features"]
     which = f"{', '.join(others)} and {last}" if others else last
-    return f"rests on {which}; too few runs on this {space.chip_word} were measured."
+    return f"rests on {which}: too few such runs on this {space.chip_word} were measured."
 
 
 def other_text(space: Space, best: Record, other: Record) -> str:
