@@ -172,7 +172,7 @@ def planned_space(question: Question) -> Planned:
 def with_options(question: Question) -> Question:
     """The question with pinned sizes as the options that stand for them: ranges of layouts follow those.
 
-    Raises `ParameterError` if an option has another value. The space refuses what is no size.
+    Raises `ParameterError` if an option has another value. The space refuses other texts.
     """
     pins = {**question.pins}
     sizes = {name: pins.pop(name) for name in PINNED_OPTIONS if re.fullmatch("[1-9][0-9]*", str(pins.get(name)))}
