@@ -45,6 +45,18 @@ def column(unit: str, default: float | None = None, **kind: Any) -> Any:
     return field(default_factory=lambda: shared, metadata=metadata)
 
 
+def grouped(pairs: Iterable[tuple[Any, AnyRecord]]) -> dict[Any, list[AnyRecord]]:
+    """Items by their key, in the order in which they come.
+
+    >>> grouped((number % 2, number) for number in (1, 2, 3))
+    {1: [1, 3], 0: [2]}
+    """
+    groups: dict[Any, list[AnyRecord]] = {}
+    for key, item in pairs:
+        groups.setdefault(key, []).append(item)
+    return groups
+
+
 def short_repr(record: Any) -> str:
     """The `repr` of a large record: its class and fields, in at most ten lines of at most 100 columns."""
     brief = Repr()
@@ -61,16 +73,11 @@ def column_family() -> Any:
     return field(default_factory=dict, metadata={"family": True})
 
 
-def column_units(record: type[Columns]) -> dict[str, str]:
-    """Name -> SI unit of every column of a record class, in order; columns of families are left out."""
-    return layout_of(record).units
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
     """Fields of a record class, and getters that read the values of a record in one call, and others behind them."""
 
-    units: dict[str, str]  #: of the columns, by name
+    units: dict[str, str]  #: SI unit of every column, by name, in order; columns of families are left out
     families: tuple[str, ...]  #: fields that hold columns by name
     names: tuple[str, ...]  #: all fields
     column_values: Callable[[Any], tuple[Any, ...]]
@@ -101,7 +108,7 @@ class Columns:
     @classmethod
     def of(cls, **values: Any) -> Self:
         """Build from scalars, lists and arrays; non-column fields pass through untouched."""
-        units = column_units(cls)
+        units = layout_of(cls).units
         return cls(**{k: np.asarray(v, dtype=np.float64) if k in units else v for k, v in values.items()})
 
     def columns(self) -> dict[str, FloatArray]:

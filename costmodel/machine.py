@@ -14,7 +14,7 @@ from typing import Any, Final, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from costmodel.columns import Columns, FloatArray, column, column_units, short_repr
+from costmodel.columns import Columns, FloatArray, column, layout_of, short_repr
 from costmodel.errors import DseError, suggestion
 
 #: Endings of the names of quantities that must be positive.
@@ -413,7 +413,7 @@ class System:
 
     def units(self) -> dict[str, str]:
         """Name -> SI unit of every quantity."""
-        return self._by_quantity(lambda part: column_units(type(part)))
+        return self._by_quantity(lambda part: layout_of(type(part)).units)
 
     def _by_quantity(self, facts: Callable[[Columns], Mapping[str, T]]) -> dict[str, T]:
         """Name of every quantity, as search spaces write it -> a fact of its column."""
@@ -444,7 +444,7 @@ class System:
         new = {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}
 
         def changed(prefix: str, part: Any) -> Any:
-            replaced = {n: new[prefix + n] for n in column_units(type(part)) if prefix + n in new}
+            replaced = {n: new[prefix + n] for n in layout_of(type(part)).units if prefix + n in new}
             return replace(part, **replaced) if replaced else part
 
         return self._changed(changed)
@@ -454,7 +454,7 @@ class System:
         """The system with some of its quantities alone: others are NaN, so that no result can depend on them."""
 
         def kept(prefix: str, part: Columns) -> Columns:
-            return part.with_columns({n: _UNKNOWN for n in column_units(type(part)) if prefix + n not in names})
+            return part.with_columns({n: _UNKNOWN for n in layout_of(type(part)).units if prefix + n not in names})
 
         return self._changed(kept)
 

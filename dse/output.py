@@ -22,7 +22,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from costmodel.columns import BoolArray, column_units, short_repr
+from costmodel.columns import BoolArray, layout_of, short_repr
 from costmodel.errors import DseError, ParameterError, printable, suggestion
 from costmodel.formats.quantity import exact, readable
 from costmodel.steps.breakdown import Breakdown, with_unit_suffix
@@ -56,7 +56,7 @@ STEP_TIME, EXPECTED_TIME = "step_time_s", "step_time_expected_s"
 PLAIN_WIDTH = 100
 
 #: SI unit of every breakdown column, by its name in tables.
-UNITS = {with_unit_suffix(name): unit for name, unit in column_units(Breakdown).items()}
+UNITS = {with_unit_suffix(name): unit for name, unit in layout_of(Breakdown).units.items()}
 
 
 def ranked_time(record: Record) -> float:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import yaml
 
-from costmodel.columns import column_units
+from costmodel.columns import layout_of
 from costmodel.errors import suggestion
 from costmodel.formats import shipped
 from costmodel.formats.input_files import Section, parse
@@ -108,7 +108,7 @@ def _tier(section: Section, name: str) -> LinkTier:
 
 def _part(record: type[AnyPart], section: Section, **names: str) -> AnyPart:
     """One record, a constant for each of its columns."""
-    units = column_units(record)
+    units = layout_of(record).units
     derived = {key for key, made in vars(record).items() if isinstance(made, property)}
     section.only({*units, *derived}, "quantity")
     for key in derived & section.data.keys():
@@ -152,7 +152,7 @@ def quantity_place(system: System, quantity: str) -> tuple[str, ...]:
     levels, tiers = ({part.name for part in parts} for parts in (system.memory, system.network))
     for prefix, part in system.parts().items():
         name = quantity.removeprefix(prefix)
-        if quantity.startswith(prefix) and name in column_units(type(part)):
+        if quantity.startswith(prefix) and name in layout_of(type(part)).units:
             key = prefix.removesuffix("_")
             above = ("memory",) if key in levels else ("network",) if key in tiers else ()
             return (*above, key or "chip", name)

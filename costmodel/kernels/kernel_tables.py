@@ -20,7 +20,7 @@ from typing import Final, Literal, Self
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, IntArray
+from costmodel.columns import BoolArray, FloatArray, IntArray, grouped
 from costmodel.machine import Chip, System
 from costmodel.training.blocks import EMBEDDING, HEAD, Edge, Layer
 from costmodel.training.design import tile_columns, tiled_kernel
@@ -194,9 +194,9 @@ class KernelSums:
     """
 
     def __init__(self, quantities: Mapping[str, Sequence[FloatArray]]) -> None:
-        of_shape: dict[tuple[int, ...], list[str]] = {}
-        for name, factors in quantities.items():
-            of_shape.setdefault(np.broadcast_shapes(*(factor.shape for factor in factors)), []).append(name)
+        of_shape = grouped(
+            (np.broadcast_shapes(*(factor.shape for factor in factors)), name) for name, factors in quantities.items()
+        )
         self._tables: list[tuple[list[str], FloatArray]] = []
         for (*points, kernels), names in of_shape.items():
             table = np.empty((len(names), kernels, *points))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from costmodel.columns import Columns, FloatArray, IntArray, column, column_units, concatenated, in_rows
+from costmodel.columns import Columns, FloatArray, IntArray, column, concatenated, in_rows, layout_of
 from costmodel.kernels.collectives import held_ranks
 from costmodel.kernels.kernel_cost import Item, Items, KernelCost, labelled
 from costmodel.kernels.kernel_tables import every_part
@@ -49,12 +49,12 @@ class ResultTable(Columns):
     @classmethod
     def key(cls, name: str) -> str:
         """A column's name in tables and JSON, ending in its unit."""
-        return name + UNIT_SUFFIX[column_units(cls)[name]]
+        return name + UNIT_SUFFIX[layout_of(cls).units[name]]
 
     @property
     def time(self) -> FloatArray:
         """The time that the work is about: of a step, of a token. [s]"""
-        values: FloatArray = getattr(self, next(iter(column_units(type(self)))))
+        values: FloatArray = getattr(self, next(iter(layout_of(type(self)).units)))
         return values
 
     @property

@@ -35,7 +35,7 @@ from itertools import product
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, chosen, largest, stacked_columns, taken
+from costmodel.columns import BoolArray, FloatArray, chosen, grouped, largest, stacked_columns, taken
 from costmodel.kernels.collectives import COSTS_AS, collective, input_bytes
 from costmodel.kernels.kernel_cost import Item, Items, KernelCost, added, quantities_of, traffic_energy, weighted_sum
 from costmodel.kernels.kernel_tables import some_narrow
@@ -113,10 +113,10 @@ class ReplicaCollectives:
         messages = {key: message_bytes(run, *pair) for key, pair in exchanges.items()}
         tiers = run.system.network
         axes = max(1, *(values.ndim for tier in tiers for values in tier.arrays())) - 1  # of machines, before points
-        of_group: dict[tuple[str, str, int], list[_Key]] = {}
-        for key, (exchange, parameters) in exchanges.items():
-            name = COSTS_AS.get(exchange.collective, exchange.collective)
-            of_group.setdefault((name, exchange.over, id(parameters.sharing)), []).append(key)
+        of_group = grouped(
+            ((COSTS_AS.get(one.collective, one.collective), one.over, id(parameters.sharing)), key)
+            for key, (one, parameters) in exchanges.items()
+        )
         self._costs: dict[_Key, KernelCost] = {}
         for (name, *_), keys in of_group.items():
             exchange, parameters = exchanges[keys[0]]

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 import yaml
 
-from costmodel.columns import FloatArray, IntArray
+from costmodel.columns import FloatArray, IntArray, grouped
 from costmodel.errors import DseError, suggestion
 from costmodel.training.dimensions import Sizes
 from costmodel.training.kernel_kind import BIASES, Kernel, TensorLayout
@@ -436,9 +436,5 @@ OFFLOAD_MODULES: Final = (
 
 def recompute_groups(kernels: Iterable[Kernel]) -> dict[tuple[LayerModule, ...], list[Kernel]]:
     """Modules -> rows that are of all of them and of no other: they run again once, if any of them does."""
-    groups: dict[tuple[LayerModule, ...], list[Kernel]] = {}
-    for kernel in kernels:
-        modules = tuple(module for module in MODULES if module.has(kernel))
-        if modules:
-            groups.setdefault(modules, []).append(kernel)
-    return groups
+    modules_of = ((tuple(module for module in MODULES if module.has(kernel)), kernel) for kernel in kernels)
+    return grouped((modules, kernel) for modules, kernel in modules_of if modules)

@@ -26,8 +26,8 @@ from costmodel.columns import (
     UniqueRows,
     column,
     column_family,
-    column_units,
     in_line,
+    layout_of,
 )
 from costmodel.errors import DseError, suggestion
 from costmodel.machine import System
@@ -214,7 +214,7 @@ class RankShape(Columns):
 
 #: Design columns by which ranks differ, first those that kernels depend on.
 OF_RANKS: Final = (
-    *(name for name in column_units(RankShape) if name not in BESIDE_KERNELS),
+    *(name for name in layout_of(RankShape).units if name not in BESIDE_KERNELS),
     "sharding",
     *BESIDE_KERNELS,
 )
@@ -357,7 +357,7 @@ def rank_run(run: TransformerRun) -> RankRun:
     slower = (run.system.software.pipelined_launches > 0).any()
     shape = RankShape(
         assignments=assignments,
-        **{name: getattr(design, name) for name in column_units(RankShape) if name not in other},
+        **{name: getattr(design, name) for name in layout_of(RankShape).units if name not in other},
         assignment=assignment_numbers(assignments, design),
         tiles=explicit_tiles(model, design),
         spans_nodes=spans.astype(np.float64) if slower else np.zeros(()),

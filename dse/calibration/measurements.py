@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from costmodel import DesignPoints, ModelShape, System, step
-from costmodel.columns import FloatArray, concatenated
+from costmodel.columns import FloatArray, concatenated, grouped
 from dse.calibration.constants import COLLECTIVES, KERNELS, STEPS
 from dse.validation.comparison import ComparedRow
 from dse.validation.expressed import Expressed, system_named
@@ -113,11 +113,9 @@ def measurements(rows: Sequence[ComparedRow], name: str, system: System) -> dict
 
 def _kernels(rows: Sequence[ComparedRow], name: str, stage: str) -> list[MeasuredBatch]:
     """Single or grouped products in one format, streams and attention of one kind, or collectives of one kind."""
-    rows_of_group: dict[tuple[str, str], list[ComparedRow]] = {}
-    for one in rows:
-        if STAGE_OF.get(one.row.row_type) == stage:
-            rows_of_group.setdefault((one.row.row_type, checked_kernel(one.row)), []).append(one)
-    return [_kernel_batch(*kind, members, name) for kind, members in rows_of_group.items()]
+    of_stage = (one for one in rows if STAGE_OF.get(one.row.row_type) == stage)
+    rows_of_group = grouped(((one.row.row_type, checked_kernel(one.row)), one) for one in of_stage)
+    return [_kernel_batch(row_type, how, rows, name) for (row_type, how), rows in rows_of_group.items()]
 
 
 def _kernel_batch(row_type: str, how: str, members: Sequence[ComparedRow], name: str) -> MeasuredBatch:
@@ -136,11 +134,8 @@ def _kernel_batch(row_type: str, how: str, members: Sequence[ComparedRow], name:
 
 def _steps(rows: Sequence[ComparedRow], name: str) -> list[MeasuredBatch]:
     """Steps of one model each."""
-    runs: dict[ModelShape, list[tuple[ComparedRow, Expressed]]] = {}
-    for one in rows:
-        if STAGE_OF.get(one.row.row_type) == STEPS:
-            run = expressed_row(one.row, name)
-            runs.setdefault(run.model, []).append((one, run))
+    steps = ((one, expressed_row(one.row, name)) for one in rows if STAGE_OF.get(one.row.row_type) == STEPS)
+    runs = grouped((run.model, (one, run)) for one, run in steps)
     return [_step_batch(model, *zip(*members, strict=True)) for model, members in runs.items()]
 
 

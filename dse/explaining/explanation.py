@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray, per_kernel, short_repr
+from costmodel.columns import FloatArray, grouped, per_kernel, short_repr
 from costmodel.errors import DseError
 from costmodel.kernels.kernel_cost import Item, Items
 from costmodel.kernels.kernel_tables import is_quantised, product_rate
@@ -138,10 +138,9 @@ def leaves(space: Space, items: Items, speedups: Mapping[tuple[str, str], float]
         names = kernel_names(item, blocks) if item.kind else (item.of_pass, item.collective, item.name)
         path = (part_name(item.column), part, *names)
         value = float(np.ravel(values)[0])
-        yield Portion(tuple(name for name in path if name), item.quantity, value, item.kind)
+        yield (portion := Portion(tuple(name for name in path if name), item.quantity, value, item.kind))
         if item.quantity == "flops":
-            slow = value / speedups.get((item.kind, item.name), 1.0)
-            yield Portion(tuple(name for name in path if name), "slow flops", slow, item.kind)
+            yield replace(portion, quantity="slow flops", value=value / speedups.get((item.kind, item.name), 1.0))
 
 
 def kernel_names(item: Item, blocks: Mapping[str, str]) -> list[str]:
@@ -294,12 +293,9 @@ class Explanation:
         """
         import pandas as pd
 
-        work: dict[Path, dict[str, float]] = {}
         kinds = {leaf.path: leaf.kind for leaf in self.portions if leaf.kind}
-        for leaf in self.portions:
-            if leaf.kind:
-                of_kernel = work.setdefault(leaf.path, {})
-                of_kernel[leaf.quantity] = of_kernel.get(leaf.quantity, 0.0) + leaf.value
+        amounts = grouped((leaf.path, (leaf.quantity, leaf.value)) for leaf in self.portions if leaf.kind)
+        work = {path: summed(of_kernel) for path, of_kernel in amounts.items()}
         timed = {path: quantities(of_kernel, self.system) for path, of_kernel in work.items() if of_kernel["time"] > 0}
         rows = [{"path": path, "kind": kinds[path], **row} for path, row in timed.items()]
         return pd.DataFrame(rows, columns=["path", "kind", *quantities({}, self.system)])
@@ -347,16 +343,13 @@ class Explanation:
     def _tree(self, total: str) -> pd.DataFrame:
         """Leaves of a total; a part without known terms is a single leaf. [unit of the total]"""
         quantity, column = TOTALS[total]
-        of_part: dict[str, dict[Path, float]] = {}
-        for leaf in self.portions:
-            if leaf.quantity == quantity:
-                amounts_of_part = of_part.setdefault(leaf.path[0], {})
-                amounts_of_part[leaf.path] = amounts_of_part.get(leaf.path, 0.0) + leaf.value
+        counted = (leaf for leaf in self.portions if leaf.quantity == quantity)
+        of_part = grouped((leaf.path[0], (leaf.path, leaf.value)) for leaf in counted)
         amounts: dict[Path, float] = {}
         results = self.space.workload.work.results
         for part in results.totals().get(total, ()):
             whole = float(self.record["breakdown"].get(results.key(part), 0.0))  # earlier versions have fewer parts
-            amounts |= of_part.get(part_name(part)) or {(part_name(part),): whole}
+            amounts |= summed(of_part.get(part_name(part), [((part_name(part),), whole)]))
         return frame({path: value for path, value in amounts.items() if value}, column)
 
     def to_json(self) -> dict[str, Any]:
@@ -413,12 +406,9 @@ def explanations(space: Space, records: Sequence[Mapping[str, Any]], profile: st
     return children
 
 
-def summed(pairs: Iterable[tuple[Path, float]]) -> dict[Path, float]:
-    """Values of equal paths added up. [their unit]"""
-    sums_of_paths: dict[Path, float] = {}
-    for path, value in pairs:
-        sums_of_paths[path] = sums_of_paths.get(path, 0.0) + value
-    return sums_of_paths
+def summed(pairs: Iterable[tuple[Any, float]]) -> dict[Any, float]:
+    """Values of equal keys added up. [their unit]"""
+    return {key: sum(values) for key, values in grouped(pairs).items()}
 
 
 def frame(values: Mapping[Path, float], column: str) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.columns import short_repr
+from costmodel.columns import grouped, short_repr
 from costmodel.errors import DseError, ParameterError
 from costmodel.formats.input_files import data_beside
 from dse.explaining.explanation import Explanation
@@ -231,10 +231,10 @@ def trace_gap(explanation: Explanation, traces: Sequence[str | Path]) -> TraceGa
 
 def matched(explanation: Explanation, trace: GpuTrace) -> list[ComparedTime]:
     """Products of the model whose shape the trace has, by the mean time of one launch, the furthest off first. [s]"""
-    predicted: dict[tuple[int, ...], list[tuple[str, float]]] = {}
-    for row in explanation.gemms.to_dict("records"):
-        sizes = sorted(int(row[name]) for name in ("m", "n", "k"))
-        predicted.setdefault((int(row["batch"]), *sizes), []).append((row["product"], row["time_s"]))
+    predicted = grouped(
+        ((int(row["batch"]), *sorted(int(row[name]) for name in ("m", "n", "k"))), (row["product"], row["time_s"]))
+        for row in explanation.gemms.to_dict("records")
+    )
     rows = []
     for shape, products in predicted.items():
         if shape in trace.products:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.columns import FloatArray, column_units
+from costmodel.columns import FloatArray, layout_of
 from costmodel.errors import DseError
 from costmodel.machine import System
 from costmodel.rules.registry import NATIVE, design_columns, design_rules, profiles_reading
@@ -77,7 +77,7 @@ def joined(parts: list[Evaluation]) -> Evaluation:
     if len(parts) == 1:
         return parts[0]
     first = parts[0]
-    names = column_units(type(first.breakdown))
+    names = layout_of(type(first.breakdown)).units
     return Evaluation(
         values=np.concatenate([part.values for part in parts]),
         margins=np.concatenate([part.margins for part in parts]),

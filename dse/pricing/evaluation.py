@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from costmodel.columns import FloatArray, column_units, concatenated
+from costmodel.columns import FloatArray, concatenated, layout_of
 from costmodel.errors import DseError
 from costmodel.rules.registry import NATIVE
 from costmodel.rules.rules import TRAINING, WorkloadRules
@@ -441,7 +441,7 @@ def combined(parts: Sequence[ResultTable], weights: Sequence[float], *, worst: b
             return np.asarray((times * every).sum(axis=0) / times.sum(axis=0))
         return np.asarray(every.max(axis=0))
 
-    units = column_units(type(parts[0]))
+    units = layout_of(type(parts[0])).units
     return parts[0].with_columns({name: column(name, unit) for name, unit in units.items()})
 
 

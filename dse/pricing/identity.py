@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from costmodel.columns import column_units
+from costmodel.columns import layout_of
 from costmodel.installation import __version__
 from dse.pricing.evaluated import machine
 
@@ -40,6 +40,6 @@ def results_digest(space: Space, rules: WorkloadRules) -> str:
     for part in [workload.space for workload in space.workloads] or [space]:
         known = part.known_values(part.legal.random(DESIGNS, np.random.default_rng(0)))
         breakdown = rules.step(machine(part, known), known)
-        for name in column_units(type(breakdown)):
+        for name in layout_of(type(breakdown)).units:
             digest.update(np.ascontiguousarray(getattr(breakdown, name)).tobytes())
     return digest.hexdigest()[:SHOWN]

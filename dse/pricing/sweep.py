@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.columns import BoolArray, FloatArray, IntArray, column_units, short_repr
+from costmodel.columns import BoolArray, FloatArray, IntArray, grouped, layout_of, short_repr
 from costmodel.errors import DseError, ParameterError, shortened, suggestion
 from costmodel.formats.input_files import file_bytes, scalar
 from costmodel.formats.quantity import dimension, readable, si_value
@@ -268,12 +268,10 @@ def evaluated_designs(
     """
     columns = {name: normalized(space, name, column) for name, column in table.items()}
     own_space = [name for name in columns if makes_a_space(space, name)]
-    kinds: dict[tuple[Any, ...], list[int]] = {}
-    for row in range(rows):
-        kind = (*(columns[name][row] for name in own_space), *(column[row] is None for column in columns.values()))
-        kinds.setdefault(kind, []).append(row)
+    known_in = [[value is None for value in column] for column in columns.values()]
+    kinds = zip(*(columns[name] for name in own_space), *known_in, strict=True)
     parts = []
-    for places in kinds.values():
+    for places in grouped(zip(kinds, range(rows), strict=True)).values():
         known = [name for name, column in columns.items() if column[places[0]] is not None]
         settings = {name: columns[name][places[0]] for name in known if name in own_space}
         named = {name: [columns[name][row] for row in places] for name in known if name not in own_space}
@@ -380,7 +378,7 @@ def read_designs(space: Space, path: Path, note: Callable[[str], None]) -> tuple
     Raises `DseError` if it cannot be read, holds no design, or has a column that is none of the space's.
     """
     frame = _frame(path)
-    findings = FINDINGS | {with_unit_suffix(name) for name in column_units(Breakdown)}
+    findings = FINDINGS | {with_unit_suffix(name) for name in layout_of(Breakdown).units}
     findings |= {objective.key for objective in space.objectives} | {d.name for d in space.derived}
     columns = [str(name) for name in frame.columns]
     passed = [n for n in columns if n not in space.by_name and (n in findings or n.startswith("margin_"))]

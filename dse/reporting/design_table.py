@@ -422,10 +422,8 @@ def drawn(columns: Sequence[Column]) -> list[RenderableType]:
         )
     for row in zip(*(column.cells[:ROWS_DRAWN] for column in columns), strict=True):
         table.add_row(*row)
-    rest = []
-    for column in columns:
-        aligned = f"{'<' if column.left else '>'}{column.width - GAP}"
-        rest.append([format(cell, aligned) for cell in column.cells[ROWS_DRAWN:]])
+    aligned = [(column, f"{'<' if column.left else '>'}{column.width - GAP}") for column in columns]
+    rest = [[format(cell, form) for cell in column.cells[ROWS_DRAWN:]] for column, form in aligned]
     lines = [Segment((" " * GAP).join(row)) for row in zip(*rest, strict=True)]
     return [table, Segments(lines, new_lines=True)] if lines else [table]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from costmodel.columns import column_units
+from costmodel.columns import layout_of
 from costmodel.formats.quantity import readable
 from costmodel.steps.breakdown import UNIT_SUFFIX, Breakdown
 from dse.output import ROWS_SHOWN, UNITS, Record, Report, column_text, counted, design_text, percent, ranked_time
@@ -183,7 +183,7 @@ def evaluation_report(
 def quantities_table(space: Space, record: Record) -> Table:
     """Energy, cost and power of a design, and its derived columns."""
     results, figures, values = space.workload.work.results, record["breakdown"], dict[str, str]()
-    units = {results.key(name): unit for name, unit in column_units(results).items()}
+    units = {results.key(name): unit for name, unit in layout_of(results).units.items()}
     for column in SUMMARY if results is Breakdown else (name for name in units if figures[name] == figures[name]):
         text = column_text(record, column) if column in UNITS else readable(figures[column], units[column])
         values[column.removesuffix(UNIT_SUFFIX[units[column]])] = text

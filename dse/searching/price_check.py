@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.columns import column_units
+from costmodel.columns import layout_of
 from costmodel.formats.quantity import readable
 from costmodel.rules.rules import WorkloadRules
 from dse.fronts import thinned
@@ -81,7 +81,7 @@ def mismatches(
             **{f"{MARGINS}.{limit.key}": limit.unit for limit in space.limits},
             **{
                 f"{BREAKDOWN}.{evaluation.breakdown.key(name)}": unit
-                for name, unit in column_units(type(evaluation.breakdown)).items()
+                for name, unit in layout_of(type(evaluation.breakdown)).units.items()
             },
         }
         differing = [

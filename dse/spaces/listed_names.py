@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from costmodel.columns import column_units
+from costmodel.columns import layout_of
 from costmodel.formats.input_files import data_beside
 from costmodel.formats.quantity import readable, unit_name
 from costmodel.rules.registry import all_columns, design_columns
@@ -88,7 +88,7 @@ def _every(space: Space) -> Iterator[ListedName]:
         yield ListedName("margins", name, limit.unit, limit.expression, "how far this limit is; below 0: broken")
     yield from (
         listed("results", name, unit, "")
-        for name, unit in {**column_units(space.workload.work.results), **INTERVAL_UNITS}.items()
+        for name, unit in {**layout_of(space.workload.work.results).units, **INTERVAL_UNITS}.items()
     )
     for name, unit in space.system.units().items():
         yield listed("machine", name, unit, _constant(space.constants.get(name, np.nan), unit))

@@ -28,7 +28,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from costmodel import step
-from costmodel.columns import BoolArray, FloatArray
+from costmodel.columns import BoolArray, FloatArray, grouped
 from costmodel.training.design import DesignPoints
 from costmodel.training.run import TransformerRun
 from dse.calibration.constants import Constant, candidates
@@ -248,9 +248,7 @@ def likeness(design: DesignPoints, points: int) -> FloatArray:
 
 def noise_of(runs: Sequence[Told], usual: float = NOISE) -> float:
     """Standard deviation of log step times of one design, from repeats and the usual one. [-]"""
-    logs: dict[int, list[float]] = {}
-    for run in runs:
-        logs.setdefault(run.candidate, []).append(math.log(run.step_time))
+    logs = grouped((run.candidate, math.log(run.step_time)) for run in runs)
     squares = sum(float(np.var(times)) * len(times) for times in logs.values())
     degrees = sum(len(times) - 1 for times in logs.values())
     return math.sqrt((squares + PRIOR_REPEATS * usual**2) / (degrees + PRIOR_REPEATS))

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel import DesignPoints, DseError, ModelShape, System, load_model, load_system, step
-from costmodel.columns import concatenated
+from costmodel.columns import concatenated, grouped
 from costmodel.formats.framework_file import Framework
 from costmodel.training.design_table import Domain
 from dse.validation.table import WORDS
@@ -140,10 +140,7 @@ def breakdowns(runs: Sequence[Expressed]) -> list[dict[str, float] | DseError]:
     Runs of one model and one system are evaluated together.
     """
     of_runs: list[dict[str, float] | DseError] = [{}] * len(runs)
-    groups: dict[tuple[ModelShape, str], list[int]] = {}
-    for number, run in enumerate(runs):
-        groups.setdefault((run.model, run.machine.name), []).append(number)
-    for places in groups.values():
+    for places in grouped(((run.model, run.machine.name), number) for number, run in enumerate(runs)).values():
         for number, evaluated in zip(places, _together([runs[number] for number in places]), strict=True):
             of_runs[number] = evaluated
     return of_runs

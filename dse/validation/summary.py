@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from costmodel.columns import grouped
 from dse.validation.comparison import ComparedRow
 from dse.validation.kernels import kind_of, size_of
 
@@ -21,12 +23,16 @@ ALL: Final = "all"
 
 def validation_record(rows: Sequence[ComparedRow]) -> dict[str, Any]:
     """Comparisons as one JSON object: each data set, and each row."""
-    names = dict.fromkeys(one.row.dataset for one in rows)
     return {
-        "datasets": [dataset_record(name, [one for one in rows if one.row.dataset == name]) for name in names],
+        "datasets": [dataset_record(*of_name) for of_name in data_sets(rows).items()],
         "accuracy": {name: accuracy_records(rows, name) for name in GROUPINGS},
         "rows": [row_record(one) for one in rows],
     }
+
+
+def data_sets(rows: Sequence[ComparedRow]) -> dict[str, list[ComparedRow]]:
+    """Rows of each data set."""
+    return grouped((one.row.dataset, one) for one in rows)
 
 
 def family_of(one: ComparedRow) -> str:
@@ -45,10 +51,7 @@ GROUPINGS: Final[Mapping[str, Callable[[ComparedRow], str]]] = {
 
 def accuracy_records(rows: Sequence[ComparedRow], grouping: str) -> list[dict[str, Any]]:
     """Errors of steps, coverage of intervals and false alarms of each group of runs, a word of `GROUPINGS`. [%]"""
-    groups: dict[str, list[ComparedRow]] = {}
-    for one in rows:
-        if one.is_step or one.ran:
-            groups.setdefault(GROUPINGS[grouping](one), []).append(one)
+    groups = grouped((GROUPINGS[grouping](one), one) for one in rows if one.is_step or one.ran)
     return [
         {
             "group": name,
@@ -109,10 +112,8 @@ def kendall_tau(rows: Sequence[ComparedRow]) -> float:
     Concordant less discordant pairs, over all. A sweep is the steps of one data set with the same model, ranks, tokens
     and sequences; two runs of one layout are not a pair.
     """
-    sweeps: dict[tuple[str | float, ...], list[ComparedRow]] = {}
-    for one in rows:
-        if one.is_step and one.row.row_type == "train_step":
-            sweeps.setdefault((one.row.dataset, *one.sweep), []).append(one)
+    steps = (one for one in rows if one.is_step and one.row.row_type == "train_step")
+    sweeps = grouped(((one.row.dataset, *one.sweep), one) for one in steps)
     signs = [
         float(np.sign(a.predicted_s - b.predicted_s) * np.sign(a.measured_s - b.measured_s))
         for runs in sweeps.values()
@@ -149,11 +150,7 @@ def memory_record(rows: Sequence[ComparedRow]) -> dict[str, float]:
 
 def kernels_by_kind(rows: Iterable[ComparedRow]) -> dict[str, list[ComparedRow]]:
     """Kernels of each kind, products first."""
-    kinds: dict[str, list[ComparedRow]] = {}
-    for one in rows:
-        if one.row.is_kernel:
-            kinds.setdefault(kind_of(one.row), []).append(one)
-    return kinds
+    return grouped((kind_of(one.row), one) for one in rows if one.row.is_kernel)
 
 
 def kernel_record(rows: Sequence[ComparedRow]) -> dict[str, Any]:
@@ -186,9 +183,5 @@ def decade(one: ComparedRow) -> int:
 
 def reasons(rows: Iterable[ComparedRow]) -> dict[str, dict[str, int]]:
     """Reason why rows are not expressed -> number of rows with it in each data set; the most frequent first."""
-    counts_of: dict[str, dict[str, int]] = {}
-    for one in rows:
-        if one.why_not:
-            counts = counts_of.setdefault(one.why_not, {})
-            counts[one.row.dataset] = counts.get(one.row.dataset, 0) + 1
-    return dict(sorted(counts_of.items(), key=lambda item: -sum(item[1].values())))
+    names_of = grouped((one.why_not, one.row.dataset) for one in rows if one.why_not)
+    return {why: dict(Counter(names)) for why, names in sorted(names_of.items(), key=lambda item: -len(item[1]))}

@@ -25,7 +25,8 @@ WORDS: Final[Mapping[str, Any]] = data_beside(__file__, "words.yaml")
 
 #: Built-in tables, in the order in which they are shown: published figures, and those of `benchmarks/measure_steps.py`.
 SHIPPED: Final = tuple(
-    Path(__file__).parent / "data" / name for name in ("steps.csv", "runs.csv", "vendors.csv", "memory.csv", "one_gpu.csv")
+    Path(__file__).parent / "data" / name
+    for name in ("steps.csv", "runs.csv", "vendors.csv", "memory.csv", "one_gpu.csv")
 )
 
 #: Types of rows.

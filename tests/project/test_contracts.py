@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from costmodel.columns import grouped
 from dse.cli import COMMANDS, parsed
 from dse.searching.samplers.samplers import DEFAULT_SAMPLER, SAMPLERS
 from tests.house import FILES, ROOMS, ROOT, arrows, arrows_between, children, floors, imported, named, nodes, tree
@@ -109,11 +110,7 @@ def test_there_is_no_circle_of_modules():
 
 
 def test_no_two_classes_have_one_name():
-    homes: dict[str, list[str]] = {}
-    for name in FILES:
-        for node in nodes(name):
-            if isinstance(node, ast.ClassDef):
-                homes.setdefault(node.name, []).append(name)
+    homes = grouped((node.name, name) for name in FILES for node in nodes(name) if isinstance(node, ast.ClassDef))
     assert not {name: modules for name, modules in homes.items() if len(modules) > 1}
 
 

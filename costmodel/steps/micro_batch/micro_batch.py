@@ -245,17 +245,13 @@ class CostTable:
 
     def pass_time(self, part: str, of_pass: str) -> FloatArray:
         """Time of the kernels of a part in one pass. [s]"""
-        dense, thin = self.gemms.select(of_pass, part), self.pointwise.select(of_pass, part)
-        return self.unique.of_points(self._time(dense, thin))
+        return self.unique.of_points(self._time(*(one.select(of_pass, part) for one in (self.gemms, self.pointwise))))
 
     def kernels_time(self, part: Part, kernels: Collection[str], of_pass: str) -> FloatArray:
         """Time of some rows of a part's blocks in one pass. [s]"""
+        names = part.name, part.core
         dense, thin = (
-            [
-                number
-                for number, label in enumerate(table.labels)
-                if label.of_pass == of_pass and label.kernel in kernels and label.part in (part.name, part.core)
-            ]
+            table.select(of_pass, among=lambda label: label.kernel in kernels and label.part in names)
             for table in (self.gemms, self.pointwise)
         )
         return self.unique.of_points(self._time(dense, thin))

@@ -16,7 +16,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, IntArray
+from costmodel.columns import BoolArray, FloatArray, IntArray, grouped
 from costmodel.errors import DseError
 from costmodel.solve import Link, optima, optimum
 
@@ -249,9 +249,7 @@ def equal_choices(graph: DfmodelGraph, best: Sharding) -> list[list[dict[int, in
         for kernel, cost in enumerate(costs)
     ]
     least, _ = optima(forced, [(start, end, cost[..., np.newaxis]) for start, end, cost in links], in_order=False)
-    free: dict[int, list[int]] = {}
-    for kernel, code in [pair for pair, cost in zip(tried, least, strict=True) if cost == best.moved_bytes]:
-        free.setdefault(kernel, []).append(code)
+    free = grouped(pair for pair, cost in zip(tried, least, strict=True) if cost == best.moved_bytes)
     free = {kernel: equal for kernel, equal in free.items() if len(equal) > 1}
     return [_equal_products(graph, best, {kernel: free[kernel] for kernel in part}) for part in _joined(graph, free)]
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import Columns, FloatArray, column, column_units
+from costmodel.columns import Columns, FloatArray, column, layout_of
 from costmodel.formats.input_files import data_beside
 
 
@@ -194,7 +194,7 @@ class Setup(Columns):
 #: others may decide on the fastest groups.
 IDLE: Final = (
     *("num_chips", "hidden_size", "head_size", "num_attention_heads", "num_layers"),
-    *(name for name in column_units(Setup) if name.endswith(("_price", "_power"))),
+    *(name for name in layout_of(Setup).units if name.endswith(("_price", "_power"))),
 )
 #: Columns on which groups depend only through the time of the network, and the batch with them.
 NETWORK: Final = (*("x", "y", "z", "x_bandwidth", "y_bandwidth", "z_bandwidth", "link_latency", "domain_size"),)

@@ -17,6 +17,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from costmodel.columns import grouped
 from costmodel.errors import DseError, ParameterError
 from costmodel.formats.input_files import data_beside
 from costmodel.formats.quantity import readable
@@ -103,10 +104,7 @@ def rows_table(report: SimaiReport) -> Table:
     )
     workload = report.workload
     counts, exposed = workload.counts[0], report.exposed[0] * 1e-9
-    places: dict[str, list[int]] = {}
-    for index, name in enumerate(workload.names):
-        if counts[index]:
-            places.setdefault(name, []).append(index)
+    places = grouped((name, index) for index, name in enumerate(workload.names) if counts[index])
     for name, rows in islice(places.items(), MOST_SHOWN):
         arithmetic = float(counts[rows] @ workload.time[0, rows].sum(axis=1))
         cells = [time_text(float(value)) for value in (arithmetic, *(counts[rows] @ exposed[rows]))]

@@ -24,6 +24,7 @@ from dse.validation.summary import (
     ALL,
     GROUPINGS,
     accuracy_records,
+    data_sets,
     dataset_record,
     kernel_record,
     kernels_by_kind,
@@ -103,8 +104,7 @@ def headline(rows: Sequence[ComparedRow]) -> str:
 
 def tables(rows: Sequence[ComparedRow]) -> list[Table]:
     """Steps, memory and kernels, those that there are."""
-    names = dict.fromkeys(one.row.dataset for one in rows)
-    sets = {name: [one for one in rows if one.row.dataset == name] for name in names}
+    sets = data_sets(rows)
     every = [step_table(sets), memory_table(sets), kernel_table(rows)]
     return [table for table in every if table[2]]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from costmodel.columns import grouped
 from costmodel.formats.quantity import readable
 from dse.reporting.measurements.validation_report import accuracy_tables, headline, reason_rows, tables
 from dse.reporting.pages.page import page, rounded
@@ -45,23 +46,15 @@ def pictures(rows: Sequence[ComparedRow]) -> list[tuple[str, dict[str, list[Poin
     def of_time(one: ComparedRow, text: str) -> Point:
         return point(text, "s", one.measured_s, one.predicted_s, one.error)
 
-    times = by_name((one.row.dataset, of_time(one, run_text(one))) for one in rows if one.is_step)
-    memory = by_name(
+    times = grouped((one.row.dataset, of_time(one, run_text(one))) for one in rows if one.is_step)
+    memory = grouped(
         (one.row.dataset, point(run_text(one), "B", one.measured_bytes, one.predicted_bytes, one.memory_error))
         for one in rows if math.isfinite(one.memory_error)
     )  # fmt: skip
-    kernels = by_name(
+    kernels = grouped(
         (kind_of(one.row), of_time(one, kernel_text(one))) for one in rows if one.row.is_kernel and one.expressed
     )
     return [pair for pair in (("step time", times), ("memory", memory), ("kernel time", kernels)) if pair[1]]
-
-
-def by_name(points: Iterable[tuple[str, Point]]) -> dict[str, list[Point]]:
-    """Points by the name of their series."""
-    series: dict[str, list[Point]] = {}
-    for name, point in points:
-        series.setdefault(name, []).append(point)
-    return series
 
 
 def point(text: str, unit: str, measured: float, predicted: float, error: float) -> Point:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import altair as alt
 import pandas as pd
 
-from costmodel.columns import column_units
+from costmodel.columns import layout_of
 from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.quantity import readable
 from costmodel.steps.breakdown import PARTS, Breakdown
@@ -48,7 +48,7 @@ def plot_breakdown(breakdown: Breakdown, total: str = "step_time", names: Sequen
     if len(labels) != points:
         raise DseError(f"{len(labels)} names for {points} designs")
     parts = {name: columns[name] for name in PARTS[total]}
-    return bars_of_parts(parts, column_units(Breakdown)[total], labels, title=total)
+    return bars_of_parts(parts, layout_of(Breakdown).units[total], labels, title=total)
 
 
 #: Values that are marked one by one on an axis, at most.

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from costmodel.columns import grouped
 from costmodel.errors import DseError
 from dse.storage.optuna_store import Store
 
@@ -62,10 +63,7 @@ def by_trial(
     runs: Sequence[MeasuredRun], name: Literal["step_time", "peak_memory"], of: Callable[[list[float]], float]
 ) -> dict[int, float]:
     """One number of the measured runs of each trial, such as the median of their step times. [s] or [B]"""
-    numbers: dict[int, list[float]] = {}
-    for run in runs:
-        if (value := getattr(run, name)) == value:
-            numbers.setdefault(run.trial, []).append(value)
+    numbers = grouped((run.trial, value) for run in runs if (value := getattr(run, name)) == value)
     return {trial: of(values) for trial, values in numbers.items()}
 
 

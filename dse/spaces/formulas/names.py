@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.columns import column_units
+from costmodel.columns import layout_of
 from costmodel.errors import DseError
 from costmodel.formats.input_files import Section
 from costmodel.formats.quantity import dimension, unit_name
@@ -35,7 +35,7 @@ COUNT: Final = Domain()
 #: Largest count: up to here a float tells every whole number from its neighbours.
 MOST: Final = 2.0**53
 #: Column of a breakdown with its unit, as tables show it -> the column.
-WITH_UNIT: Final = {**{with_unit_suffix(name): name for name in column_units(Breakdown)}, **INTERVAL_KEYS}
+WITH_UNIT: Final = {**{with_unit_suffix(name): name for name in layout_of(Breakdown).units}, **INTERVAL_KEYS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class Names:
         self.constants |= {name: float(values) for name, values in quantities.items()}
         #: Columns of the evaluation's result, under both of their names.
         self.evaluated: dict[str, Name] = {}
-        self.of_key: Final = {results.key(name): name for name in column_units(results)}
-        for name, unit in column_units(results).items():
+        self.of_key: Final = {results.key(name): name for name in layout_of(results).units}
+        for name, unit in layout_of(results).units.items():
             if name not in self.known:
                 self.evaluated[name] = self.evaluated[results.key(name)] = Name(dimension(unit))
         for key, name in INTERVAL_KEYS.items() if results is Breakdown else ():

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, LstmDesign, LstmShape, ModelShape, System, load_model, load_system, lstm_step, step
-from costmodel.columns import UniqueRows, column_units, concatenated, of_points
+from costmodel.columns import UniqueRows, concatenated, layout_of, of_points
 from costmodel.machine import Modules
 from costmodel.steps.breakdown import Breakdown
 from costmodel.training import run as runs
@@ -236,7 +236,7 @@ def opened(system: System) -> System:
 
 
 #: What no step of a dense model reads.
-UNREAD = {*cases(__file__, "UNREAD"), *(f"modules_{name}" for name in column_units(Modules))}
+UNREAD = {*cases(__file__, "UNREAD"), *(f"modules_{name}" for name in layout_of(Modules).units)}
 
 
 def check_quantities(

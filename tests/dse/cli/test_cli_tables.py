@@ -10,6 +10,7 @@ import pytest
 from dse import Space, Study
 from dse.output import csv_pieces, design_record, json_text, parquet_pieces, study_record
 from dse.pricing.evaluated import RECORD_KEYS
+from tests.support.cases import by_table
 from tests.support.commands import json_of, outputs_of, stderr_of, stdout_of
 
 pytestmark = pytest.mark.usefixtures("stored")
@@ -89,17 +90,7 @@ def test_a_printed_sweep_shows_twenty_rows():
     assert "The first 20 of 32; -o sweep.csv writes all." in stdout_of(*words, "--sweep", "micro_batch_size")
 
 
-@pytest.mark.parametrize(
-    ("command", "endings"),
-    [
-        ("pareto small", ".txt, .csv, .json or .parquet"),
-        ("trials small", ".txt, .csv, .json or .parquet"),
-        ("enumerate small.yaml", ".txt, .csv, .json or .parquet"),
-        ("columns small.yaml", ".txt, .csv or .json"),
-        ("sensitivity small", ".txt, .csv, .json, .svg, .png or .pdf"),
-        ("report small", ".html, .svg, .png or .pdf"),
-    ],
-)
+@by_table("command", "endings")
 def test_an_ending_that_nothing_writes_is_refused(command, endings, tmp_path):
     error = f"dse: -o table.xlsx: cannot write .xlsx files; end the name in {endings}\n"
     assert stderr_of(*command.split(), "-o", "table.xlsx") == error

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from costmodel.columns import FloatArray
+from costmodel.columns import FloatArray, grouped
 from costmodel.errors import DseError
 from dse.adapters.xla.text.module import (
     ARITHMETIC,
@@ -315,10 +315,7 @@ def _element(tree: Tree, index: int) -> Tree:
 
 def _buffers(run: _Run, results: set[int], aliased: set[int]) -> Iterator[Buffer]:
     """The arrays that were joined, each buffer with its arrays in order."""
-    groups: dict[int, list[int]] = {}
-    for number in range(len(run.arrays)):
-        groups.setdefault(run.home(number), []).append(number)
-    for group in groups.values():
+    for group in grouped((run.home(number), number) for number in range(len(run.arrays))).values():
         arrays = [run.arrays[number] for number in group if number not in run.passed]
         arrays.sort(key=lambda array: (array.start, array.end))
         for one, after in pairwise(arrays):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodel.columns import FloatArray
+from costmodel.columns import FloatArray, grouped
 from costmodel.kernels.collectives import exposed_time
 from costmodel.kernels.kernel_tables import total
 from costmodel.machine import System
@@ -207,10 +207,11 @@ def program_times(analysis: Analysis, program: Program, graph: HloGraph, system:
     kernels = total(cost.time[:, [index for index, kernel in enumerate(program.kernels) if kernel.message is None]])
     zero = np.zeros(len(cost.time))
     by_name, slowed = dict[str, FloatArray](), zero
-    places_of_kind: dict[tuple[str, str], list[int]] = {}
-    for index, kernel in enumerate(program.kernels):
-        if kernel.message is not None:
-            places_of_kind.setdefault((analysis.collectives[index].name, kernel.message.purpose), []).append(index)
+    places_of_kind = grouped(
+        ((analysis.collectives[index].name, kernel.message.purpose), index)
+        for index, kernel in enumerate(program.kernels)
+        if kernel.message is not None
+    )
     for (name, purpose), places in places_of_kind.items():
         whole, alone = total(cost.time[:, places]), total(exposed[:, places])
         by_name[f"{name}, {purpose}"] = alone

@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from math import prod
 from typing import Final
 
+from costmodel.columns import grouped
 from dse.adapters.xla.analysis import Analysis
 from dse.adapters.xla.buffers.liveness import aliased_outputs
 from dse.adapters.xla.summary.training_figures import Figures, model_figures, training_figures
-from dse.adapters.xla.text.module import Groups, placement
+from dse.adapters.xla.text.module import placement
 from dse.adapters.xla.training.provenance import global_dims, numbers, part
 from dse.adapters.xla.work.cost_analysis import POINTER_BYTES, Access, CostAnalysis, Work
 from dse.adapters.xla.work.kernel_graph import HloKernel
@@ -175,9 +176,7 @@ def collectives_by_group(analysis: Analysis) -> dict[str, list[int]]:
 
     Other groups of the same number and size are distinguished by a further number: ``all-reduce.2x8.2``.
     """
-    by_group: dict[tuple[str, Groups], list[int]] = {}
-    for number, collective in analysis.collectives.items():
-        by_group.setdefault((collective.name, collective.groups), []).append(number)
+    by_group = grouped(((one.name, one.groups), number) for number, one in analysis.collectives.items())
     named: dict[str, list[int]] = {}
     for (kind, groups), places in by_group.items():
         name = f"{kind}.{len(groups)}x{placement(groups).size}"

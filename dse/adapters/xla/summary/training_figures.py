@@ -16,6 +16,7 @@ from itertools import groupby
 from math import prod
 from typing import Final, TypeGuard
 
+from costmodel.columns import grouped
 from dse.adapters.xla.analysis import Analysis
 from dse.adapters.xla.text.module import Instruction, reached
 from dse.adapters.xla.training.data_flow import (
@@ -392,11 +393,8 @@ class _Sums:
     @cached_property
     def loops(self) -> Mapping[tuple[str, ...], list[FlowStep]]:
         """Loops -> the arrays that they change from run to run."""
-        loops: dict[tuple[str, ...], list[FlowStep]] = {}
-        for step in self.flow.steps:
-            if step.opcode == CARRIED and len(step.reads) > 1:
-                loops.setdefault(step.body, []).append(step)
-        return loops
+        carried = (step for step in self.flow.steps if step.opcode == CARRIED and len(step.reads) > 1)
+        return grouped((step.body, step) for step in carried)
 
     @cached_property
     def _accumulating(self) -> Instruction | None:

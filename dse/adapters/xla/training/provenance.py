@@ -19,6 +19,7 @@ from functools import cached_property, reduce
 from math import prod
 from typing import Final, Literal, TypeGuard, get_args
 
+from costmodel.columns import grouped
 from dse.adapters.xla.buffers.liveness import aliased_outputs
 from dse.adapters.xla.text.module import Instruction, Module, reached
 from dse.adapters.xla.training.data_flow import (
@@ -257,11 +258,7 @@ class Provenance:
     @cached_property
     def readers(self) -> Mapping[Source, Sequence[FlowStep]]:
         """Steps that read a source."""
-        readers: dict[Source, list[FlowStep]] = {}
-        for step in self.flow.steps:
-            for source in dict.fromkeys(step.reads):
-                readers.setdefault(source, []).append(step)
-        return readers
+        return grouped((source, step) for step in self.flow.steps for source in dict.fromkeys(step.reads))
 
     @cached_property
     def led(self) -> Mapping[Instruction, set[FlowStep]]:
@@ -301,11 +298,8 @@ class Provenance:
     @cached_property
     def squares(self) -> Mapping[Source, Sequence[FlowStep]]:
         """Array -> operations that sum its squares."""
-        squares: dict[Source, list[FlowStep]] = {}
-        for step in self.flow.steps:
-            if (factor := square_factor(step)) is not None:
-                squares.setdefault(factor, []).append(step)
-        return squares
+        factors = ((square_factor(step), step) for step in self.flow.steps)
+        return grouped((factor, step) for factor, step in factors if factor is not None)
 
     def later_readers(self, step: Source, passes: Callable[[FlowStep], bool] = hands_on) -> Iterator[FlowStep]:
         """Readers of a step, and readers of the results of those that pass on their operands."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Literal, TypeAlias, TypeVar
 
+from costmodel.columns import grouped
 from costmodel.errors import DseError
 from dse.adapters.xla.text.module import (
     BITS,
@@ -139,11 +140,8 @@ class _Counter:
     """Counts the trips of loops."""
 
     def __init__(self, module: Module) -> None:
-        self._callers: dict[Computation, list[Instruction]] = {}
         self._homes = {instruction: home for home in module.computations for instruction in home.instructions}
-        for caller in self._homes:
-            for called in caller.called:
-                self._callers.setdefault(called, []).append(caller)
+        self._callers = grouped((called, caller) for caller in self._homes for called in caller.called)
         self._steps = MOST_STEPS
         self._outside: dict[Computation, _Integers] = {}
 
