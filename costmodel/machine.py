@@ -189,8 +189,7 @@ class Chip(MachinePart):
 
     def format_speedup(self, units: str) -> FloatArray:
         """Peak rate of products in a format over that of 16 bits, as data sheets have it; 0: no units. [-]"""
-        speedups = {"fp8": self.fp8_speedup, "block": self.fp8_speedup, "mx": self.mx_speedup, "fp4": self.fp4_speedup}
-        return speedups[units]
+        return {"mx": self.mx_speedup, "fp4": self.fp4_speedup}.get(units, self.fp8_speedup)
 
     @property
     def vector_flop_rate(self) -> FloatArray:

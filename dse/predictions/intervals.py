@@ -248,9 +248,7 @@ def interval(
 def unmeasured_features(system: System, model: ModelShape, world_size: ArrayLike, codes: Sequence[int]) -> list[str]:
     """Features of one design that no measured kind on its chip has, in words; none if only their combination is new.
 
-    On a chip without measured kinds the design rests on the cost model alone.
-
-    `codes` are those of `kind_codes`. [-]
+    A chip without measured kinds leaves the cost model alone. `codes` are those of `kind_codes`. [-]
     """
     known = residuals()
     number, largest = (float(np.max(values)) for values in measured_chips(system))

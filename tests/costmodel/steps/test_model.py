@@ -8,7 +8,7 @@ from costmodel.steps.pipeline.stages import pipeline_stages
 from costmodel.steps.stage_memory import fullest_stage, held_micro_batches
 from costmodel.training.blocks import DECODER
 from costmodel.training.precision import MIXED_PRECISION
-from tests.support.cases import cases
+from tests.support.cases import by_table, cases
 from tests.support.runs import ranks_of, run_of
 
 # Narayanan et al., SC'21, Table 1: vocab_size 51200, seq_len 2048.
@@ -87,17 +87,7 @@ def test_memory_matches_korthikanti_2022_figure_1(shape, layout, gibibytes):
     assert weights * bytes_per_weight / 2**30 == pytest.approx(states, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("recompute", "sequence_parallel", "per_sbh"),
-    [
-        # Korthikanti et al. 2022, table 2; t = 8, and 5 a s / h = 5 * 64 * 2048 / 6144.
-        ("none", 0, 10 + 24 / 8 + 5 * 64 * 2048 / (6144 * 8)),
-        ("none", 1, 34 / 8 + 5 * 64 * 2048 / (6144 * 8)),
-        ("selective", 1, 34 / 8),
-        ("selective", 0, 10 + 24 / 8),
-        ("full", 0, 2),
-    ],
-)
+@by_table("recompute", "sequence_parallel", "per_sbh")
 def test_activations_match_korthikanti_2022_table_2(recompute, sequence_parallel, per_sbh):
     model = gpt(48, 6144, 64)
     design = DesignPoints.of(tp=8, attention="unfused", recompute=recompute, sequence_parallel=sequence_parallel)
