@@ -399,10 +399,9 @@ def explanations(space: Space, records: Sequence[Mapping[str, Any]], profile: st
     children = []
     for row, record in enumerate(records):
         values = {item: column[row] for item, column in columns.items() if column[row] or item.quantity == "rank"}
-        finite = np.isfinite(record["breakdown"]["step_time_s"])
         of_formats = {key: float(rates[row]) for key, rates in speedups.items()}
-        portions = tuple(leaves(space, values if finite else {}, of_formats))
-        children.append(Explanation(space, profile, record.get("trial"), record, portions))
+        portions = leaves(space, values, of_formats) if np.isfinite(record["breakdown"]["step_time_s"]) else ()
+        children.append(Explanation(space, profile, record.get("trial"), record, tuple(portions)))
     return children
 
 

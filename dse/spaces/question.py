@@ -54,13 +54,8 @@ FEW_EXPERTS: Final = 16
 BF16_CAPABILITY: Final = 8
 #: `--precision` -> the format that it stands for, where that has another word.
 PRECISIONS: Final = {"fp8": "fp8_tensorwise", "mx": "mxfp8", "fp4": "nvfp4"}
-#: Pinned name -> the option that stands for it, and its field of a question.
-PINNED_OPTIONS: Final = {
-    "world_size": ("gpus", "chips"),
-    "global_batch_size": ("global_batch_size", "sequences"),
-    "seq_len": ("seq_len", "seq_len"),
-    "lora_rank": ("lora", "lora"),
-}
+#: Pinned name -> the field of a question that an option sets.
+PINNED: Final = {"world_size": "chips", "global_batch_size": "sequences", "seq_len": "seq_len", "lora_rank": "lora"}
 #: Rule of a plan -> its text, and the parameters that it needs.
 RULES: Final[Mapping[str, Mapping[str, Any]]] = data_beside(__file__)
 
@@ -174,15 +169,13 @@ def with_options(question: Question) -> Question:
 
     Raises `ParameterError` if an option has another value. The space refuses other texts.
     """
-    pins = {**question.pins}
-    sizes = {name: pins.pop(name) for name in PINNED_OPTIONS if re.fullmatch("[1-9][0-9]*", str(pins.get(name)))}
-    stated: dict[str, Any] = {}
-    for name, size in sizes.items():
-        option, of_option = PINNED_OPTIONS[name]
-        if (known := getattr(question, of_option)) and known != int(size):
-            raise ParameterError(f"{{{option}}} {known}: {{set}} {name}={size} says something else")
-        stated[of_option] = int(size)
-    return replace(question, pins=pins, **stated)
+    pins, sizes = {**question.pins}, dict[str, Any]()
+    for name, option in PINNED.items():
+        if re.fullmatch("[1-9][0-9]*", str(pins.get(name))):
+            sizes[option] = size = int(pins.pop(name))
+            if getattr(question, option) not in (None, 0, size):
+                raise ParameterError(f"{{set}} {name}={size}: another option says {getattr(question, option)}")
+    return replace(question, pins=pins, **sizes)
 
 
 def with_chips(question: Question, planned: Planned, chips: int) -> Space | None:

@@ -104,8 +104,7 @@ def headline(rows: Sequence[ComparedRow]) -> str:
 
 def tables(rows: Sequence[ComparedRow]) -> list[Table]:
     """Steps, memory and kernels, those that there are."""
-    sets = data_sets(rows)
-    every = [step_table(sets), memory_table(sets), kernel_table(rows)]
+    every = [step_table(sets := data_sets(rows)), memory_table(sets), kernel_table(rows)]
     return [table for table in every if table[2]]
 
 

@@ -65,7 +65,7 @@ def test_pinned_sizes_are_those_of_their_options():
     stated = planned("llama3_8b", 16, seq_len=131072)
     assert (options(pinned), pinned.space.given) == (options(stated), {**stated.space.given, "precision": 0})
     assert [text for text in stated.assumed if text not in pinned.assumed] == ["precision bf16"]
-    with pytest.raises(DseError, match="gpus 16: set world_size=32 says something else"):
+    with pytest.raises(DseError, match="set world_size=32: another option says 16"):
         planned("llama3_8b", 16, pins={"world_size": 32})
 
 
