@@ -33,14 +33,14 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 67_854),
+    ("costmodel dse", "", 67_835),
     ("costmodel dse", "dse.adapters", 46_176),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_767),
-    ("dse.searching dse.storage", "", 6_869),
-    ("dse.adapters", "", 21_676),
-    ("dse.adapters.xla", "", 6_500),
-    ("dse.adapters.dfmodel", "", 3_968),
-    ("tests", "", 29_812),
+    ("dse.searching dse.storage", "", 6_867),
+    ("dse.adapters", "", 21_659),
+    ("dse.adapters.xla", "", 6_487),
+    ("dse.adapters.dfmodel", "", 3_966),
+    ("tests", "", 29_810),
 ]
 
 #: Names without a meaning, which no value has.
