@@ -253,11 +253,9 @@ class _ConfigurationReader:
     def _activation(self, key: str, value: Any) -> str:
         """The activation function that a configuration names."""
         word = str(value)
-        if word in ACTIVATIONS:
-            return ACTIVATIONS[word]
-        if not word.startswith("gelu"):
+        if word not in ACTIVATIONS and not word.startswith("gelu"):
             self.notes.append(f"{key}: {word[:40]} is counted as gelu")
-        return "gelu"
+        return ACTIVATIONS.get(word, "gelu")
 
     def _seq_len(self) -> int:
         """Length of a sequence in pre-training, as far as the configuration tells."""

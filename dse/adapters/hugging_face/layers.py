@@ -50,7 +50,8 @@ class Family:
     first: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     shared_keys: str = ""  #: key of the number of last layers that see the keys and values of earlier ones
     only: Mapping[str, Any] = field(default_factory=dict)  #: key -> its only value in a model file, or the key of it
-    formulas: Mapping[str, str] = field(default_factory=dict)  #: field -> formula of fields and keys
+    #: Field, or MIXER_parameters or MLP_parameters (weights of no kernel in a layer of the kind) -> formula.
+    formulas: Mapping[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()  #: fields that models of the family may lack, such as those of experts
     pattern: str = ""  #: letters of what a layer of the configuration is here
     apart: str = ""  #: how models of the family differ from what a model file can say
@@ -175,10 +176,9 @@ class LayerReader:
             full = "sparse"
         mixers = [full if mixer == "full" else mixer for mixer in mixers]
         mlps = self._mlps(words, count, model)
-        if len(mixers) != count or count != model.get("num_layers", count):
-            self.mistake(
-                self.family.types or None, f"{len(mixers)} layers, but the model has {model.get('num_layers')}"
-            )
+        stated = model.get("num_layers", count)
+        if {len(mixers), count} != {stated}:
+            self.mistake(self.family.types or None, f"{len(mixers)} layers, but the model has {stated}")
             return {}
         sizes = self._dimensions(mixers, model)
         layers = list(zip(mixers, mlps, sizes, strict=True))
@@ -189,7 +189,9 @@ class LayerReader:
             ordered = {"first_dense_layers": 0} | in_letters([*layers, *of_mtp], plain)
             order = ordered["layer_order"]
             ordered |= {"layer_order": order[:count]} | ({"mtp_order": order[count:]} if of_mtp else {})
-        return {"num_layers": count} | fields | ordered
+        of_kinds = sum(model.get(f"{word}_parameters", 0) for word in (*mixers, *mlps))
+        others = {"other_parameters": model.get("other_parameters", 0) + of_kinds}
+        return {"num_layers": count} | fields | ordered | others
 
     def _ahead(self, last: Sequence[Any]) -> list[LayerOfModel]:
         """Layers of multi-token prediction, from the last words of `types` or from another list."""
