@@ -127,7 +127,8 @@ def _recomputation(launch: Launch) -> dict[str, Any]:
         return {"recompute_granularity": "full", "recompute_method": method, "recompute_num_layers": layers or 1}
     modules = [m.name for m in MODULES if launch[m.column] or (m.selective and word == "selective")]
     offloaded = [m.name for m in OFFLOAD_MODULES if launch[m.column]]
-    settings = {"fine_grained_activation_offloading": True, "offload_modules": offloaded} if offloaded else {}
+    settings = {**KEYS["offload"], "offload_modules": offloaded} if offloaded else {}
+    settings |= {"use_transformer_engine_op_fuser": True} if "fused_group_mlp" in offloaded else {}
     if modules:
         return {**settings, "recompute_granularity": "selective", "recompute_modules": modules}
     away = int(float(launch["offload_activations"]) * launch.model.num_layers + 1e-6) % int(launch.model.num_layers)
@@ -374,10 +375,9 @@ def _otherwise(settings: Mapping[str, Any]) -> list[str]:
     """Settings that are read with another meaning."""
     stated, formats = settings.get, ("bf16", "fp16", "fp8", "fp4")
     balance = stated("moe_router_load_balancing_type", BALANCES[0])
-    unknown = {
-        name: [m for m in stated(name) or () if m not in {module.name for module in modules}]
-        for name, modules in (("recompute_modules", MODULES), ("offload_modules", OFFLOAD_MODULES))
-    }
+    in_flight = stated("fine_grained_offloading_max_inflight_offloads", 1)
+    known = {"recompute_modules": {m.name for m in MODULES}, "offload_modules": {m.name for m in OFFLOAD_MODULES}}
+    unknown = {name: [m for m in stated(name) or () if m not in names] for name, names in known.items()}
     lines = {
         "fp8_recipe delayed is read as tensorwise": stated("fp8") and stated("fp8_recipe", "delayed") == "delayed",
         f"experts balanced by {balance} are evaluated as uneven as with an auxiliary loss":
@@ -387,6 +387,8 @@ def _otherwise(settings: Mapping[str, Any]) -> list[str]:
         "of every group of layers the last is read as the one with experts, not the first":
             re.fullmatch("0*([2-9]|[1-9][0-9]+)", str(stated("moe_layer_freq", 1))),
         **{f"{name} {', '.join(modules)}: not modelled": modules for name, modules in unknown.items()},
+        f"fine_grained_offloading_max_inflight_offloads {in_flight} is read as 1":
+            in_flight != 1 and stated("fine_grained_activation_offloading"),
         "fp32, since neither --bf16 nor --fp16 is there, is read as bf16": not any(map(stated, formats)),
         "no vocabulary is stated: {:,.0f} entries{} are assumed; --set vocab_size=N names another".format(
             *usual_vocabulary(settings)

@@ -25,7 +25,7 @@ from costmodel.formats import shipped
 from costmodel.formats.input_files import data_beside, parse
 from costmodel.formats.quantity import plain_number
 from dse.adapters.megatron.design import MEGATRON, launch_of, settings_of
-from dse.adapters.megatron.model import NEEDED
+from dse.adapters.megatron.model import KEYS, NEEDED
 from dse.adapters.megatron.primus import primus_arguments
 from dse.adapters.megatron.shell.shell import Script
 from dse.adapters.megatron.shell.words import slurm_options, slurm_sizes
@@ -401,9 +401,6 @@ MOST_BRANCHES: Final = 32
 _LOG: Final = "; `bash -x` prints a script that dse reads, and the log of a run is exact: dse evaluate run.log"
 
 
-#: Setting and value -> package that Megatron-LM's own requirements leave out (moe/README.md, fp8_utils.py,
-#: fp4_utils.py, extensions/transformer_engine.py, ssm/gated_delta_net.py, pyproject.toml).
-PACKAGES: Final[Mapping[str, Mapping[Any, str]]] = data_beside(__file__, "keys.yaml")["packages"]
 #: Programs that train hybrid models; the first is of today.
 HYBRID_PROGRAMS: Final = ("pretrain_hybrid.py", "pretrain_mamba.py")
 #: The script, with words between "@" where a design fills in lines.
@@ -428,11 +425,14 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     filled = {
         "COMMENTS": [
             f"# {launch.heading} on {launch.world_size:,} chips, for {MEGATRON.release}.",
-            *(f"# Install {of[settings[name]]}." for name, of in PACKAGES.items() if settings.get(name) in of),
+            *(f"# Install {of[settings[name]]}." for name, of in KEYS["packages"].items() if settings.get(name) in of),
             *(f"# Megatron-LM has no flag for: {text}" for text in lost),
         ],
         "VALUES": [f": ${{{name}:?{text}}}" for name, text in PLACEHOLDERS.items()],
-        "CONNECTIONS": [f"export CUDA_DEVICE_MAX_CONNECTIONS={most}" for most in connections(launch)],
+        "ENVIRONMENT": [
+            *(f"export CUDA_DEVICE_MAX_CONNECTIONS={most}" for most in connections(launch)),
+            *(f"export {variable}" for name, variable in KEYS["environment"].items() if name in settings),
+        ],
         "ARRAYS": [
             line
             for title, value in arrays.items()

@@ -84,8 +84,7 @@ def model_settings(model: ModelShape) -> dict[str, Any]:
     settings["max_position_embeddings"] = int(model.learned_positions or model.seq_len)
     if model.vocab_multiple:
         settings["make_vocab_size_divisible_by"] = int(model.vocab_multiple)
-    settings |= _positions(model)
-    settings["normalization"] = NORMS[model.normalization]
+    settings |= {**_positions(model), "normalization": NORMS[model.normalization]}
     if model.gated_mlp:
         settings["swiglu" if model.numerics.gate == "swiglu" else "quick_geglu"] = True
     elif model.activation == "squared_relu":
@@ -149,8 +148,7 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
         settings["window_size"] = f"{model.window - 1:g},0"  # keys before the query's own
         settings |= {"window_attn_skip_freq": every} if every else {}
     if model.linear_attention == "gated_delta_net":
-        settings["experimental_attention_variant"] = model.linear_attention
-        settings["linear_attention_freq"] = every
+        settings |= {"experimental_attention_variant": model.linear_attention, "linear_attention_freq": every}
         settings |= {setting: int(getattr(model, field)) for setting, field in KEYS["linear"].items()}
         settings["linear_key_head_dim"] = int(model.features["delta_key"])
     if pattern_of_layers := hybrid_pattern(model):

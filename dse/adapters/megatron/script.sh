@@ -28,7 +28,7 @@ fi
 MASTER_ADDR=${MASTER_ADDR:-localhost}
 MASTER_PORT=${MASTER_PORT:-6000}
 NODE_RANK=${NODE_RANK:-0}
-@CONNECTIONS@
+@ENVIRONMENT@
 
 @ARRAYS@
 # Not part of the design. Optimizer and schedule as in Megatron-Bridge (recipes/utils/optimizer_utils.py).

@@ -317,6 +317,7 @@ def test_a_file_keeps_the_framework_and_the_chips_that_priced_it(form, framework
     space = framework_space(model, framework, pins)
     [file] = artefacts(space, [space.completed({})], form)
     assert b"no_rope_fusion" not in file.content  # flags that Megatron-Bridge has by another name
+    assert (b"export NVTE_CPU_OFFLOAD_V1=1" in file.content) == (b"--offload-modules" in file.content)  # arguments.py
     path = tmp_path / f"launch{launch_forms()[form].ending}"
     path.write_bytes(file.content)
     launch, notes = read_launch(path, form)
