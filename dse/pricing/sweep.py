@@ -268,10 +268,9 @@ def evaluated_designs(
     """
     columns = {name: normalized(space, name, column) for name, column in table.items()}
     own_space = [name for name in columns if makes_a_space(space, name)]
-    known_in = [[value is None for value in column] for column in columns.values()]
-    kinds = zip(*(columns[name] for name in own_space), *known_in, strict=True)
+    kinds = [column if name in own_space else [value is None for value in column] for name, column in columns.items()]
     parts = []
-    for places in grouped(zip(kinds, range(rows), strict=True)).values():
+    for places in grouped((tuple(kind[row] for kind in kinds), row) for row in range(rows)).values():
         known = [name for name, column in columns.items() if column[places[0]] is not None]
         settings = {name: columns[name][places[0]] for name in known if name in own_space}
         named = {name: [columns[name][row] for row in places] for name in known if name not in own_space}
