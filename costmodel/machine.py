@@ -189,7 +189,8 @@ class Chip(MachinePart):
 
     def format_speedup(self, units: str) -> FloatArray:
         """Peak rate of products in a format over that of 16 bits, as data sheets have it; 0: no units. [-]"""
-        return {"mx": self.mx_speedup, "fp4": self.fp4_speedup}.get(units, self.fp8_speedup)
+        speedup: FloatArray = getattr(self, f"{units.replace('block', 'fp8')}_speedup")
+        return speedup
 
     @property
     def vector_flop_rate(self) -> FloatArray:

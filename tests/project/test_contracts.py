@@ -33,8 +33,8 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 67_835),
-    ("costmodel dse", "dse.adapters", 46_176),
+    ("costmodel dse", "", 67_834),
+    ("costmodel dse", "dse.adapters", 46_175),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_767),
     ("dse.searching dse.storage", "", 6_867),
     ("dse.adapters", "", 21_659),

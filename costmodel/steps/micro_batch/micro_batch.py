@@ -249,9 +249,8 @@ class CostTable:
 
     def kernels_time(self, part: Part, kernels: Collection[str], of_pass: str) -> FloatArray:
         """Time of some rows of a part's blocks in one pass. [s]"""
-        names = part.name, part.core
         dense, thin = (
-            table.select(of_pass, among=lambda label: label.kernel in kernels and label.part in names)
+            table.select(of_pass, among=lambda label: label.kernel in kernels and label.part in (part.name, part.core))
             for table in (self.gemms, self.pointwise)
         )
         return self.unique.of_points(self._time(dense, thin))
