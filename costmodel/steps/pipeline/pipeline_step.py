@@ -127,10 +127,10 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
     `parts` hold the bytes that layers keep, (points,). [-], [B]
 
     Each direction of the link overlaps with the passes of one direction: the activations of a layer leave while the
-    next layer runs forward, and come back while the layer behind runs backward. Transfers of modules also overlap with
-    layers of kinds that have fewer of them. Where a forward pass overlaps with a backward pass (`overlap_ep`), both
-    directions have the time of both. Where some layers are recomputed, transfers are those of a mean layer of the stage
-    that recomputes the smallest share.
+    next layer runs forward, and come back while the layer behind runs backward. Without stages, those of modules also
+    overlap with layers of kinds that have fewer. Where a forward pass overlaps with a backward pass (`overlap_ep`),
+    both directions have the time of both. Where some layers are recomputed, transfers are those of a mean layer of the
+    stage that recomputes the smallest share.
     """
     design = run.design
     if not design.offloads_activations.any():
@@ -158,12 +158,12 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
 def transfer_waits(run: TransformerRun, moving: Sequence[FloatArray], times: Sequence[FloatArray]) -> list[FloatArray]:
     """Time that a pass over a layer of each kind waits for transfers of its activations, (points,) each. [s]
 
-    `moving` are transfers, `times` passes of each kind, (points,) each. [s] The time that layers of other kinds leave
-    hides transfers of modules, which wait for no layer (Megatron-LM, fine_grained_activation_offload.py).
+    `moving` are transfers, `times` passes of each kind, (points,) each. [s] Without stages, whose kinds differ, time
+    that other layers leave hides transfers of modules (Megatron-LM, fine_grained_activation_offload.py).
     """
     counts, beyond = [*run.model.kinds.values()], [one - other for one, other in zip(moving, times, strict=True)]
     waits = [np.maximum(time, 0.0) for time in beyond]
-    if len(waits) == 1 or not (modules := run.design.offloaded_modules > 0).any():
+    if len(waits) == 1 or not (modules := (run.design.offloaded_modules > 0) & (run.design.pp == 1)).any():
         return waits
     whole, left = weighted_sum(waits, counts), np.maximum(weighted_sum(beyond, counts), 0.0)
     part = np.where(modules & (whole > 0), left / np.where(whole > 0, whole, 1.0), 1.0)
