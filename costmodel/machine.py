@@ -330,6 +330,10 @@ class Software(MachinePart):
     host_update_bandwidth: FloatArray = column("B/s", np.inf)
     #: 1 where replicas with sharded optimizer states (`zero` 1) all-reduce gradients and use only their share.
     whole_gradients: FloatArray = column("-", 0, high=1)
+    #: 1 where an update copies 16-bit gradients to fp32 and 8-bit weights from 16 bits, all of a rank's at once.
+    update_copies: FloatArray = column("-", 0, high=1)
+    #: Bytes of a parameter that stay on the chip although the host updates its optimizer states.
+    offloaded_weights: FloatArray = column("B", 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -512,8 +512,7 @@ def product_rate(
 
 def has_units(run: RankRun | TransformerRun) -> BoolArray:
     """Where chips have units for the format of a design; (points,)."""
-    known: BoolArray = product_rate(run.design.precision, run.system) > 0
-    return known
+    return product_rate(run.design.precision, run.system) > 0
 
 
 def needs_transposed(codes: FloatArray, system: System) -> BoolArray:
@@ -524,8 +523,7 @@ def needs_transposed(codes: FloatArray, system: System) -> BoolArray:
     """
     either_layout = system.chip.mx_speedup > 0
     scales = of_formats(codes, "transposed_scales") > 0
-    needed: BoolArray = is_narrow(codes) & (scales | ~either_layout)
-    return needed
+    return is_narrow(codes) & (scales | ~either_layout)
 
 
 def dispatched_bytes(run: RankRun) -> FloatArray | float:
@@ -545,7 +543,7 @@ def casts(run: RankRun) -> Pointwise:
     Each reads a tensor in 16 bits and writes it in the format; current scaling reads it once before for its maximum; a
     transposed copy is another read and write. Nothing is fused with the kernel before.
 
-    Weights are cast once a step and kept (`steps.memory.quantised_weights`), as Megatron-LM does.
+    Weights are cast once a step and kept (`steps.stage_memory.stage_quantised`), as Megatron-LM does.
     """
     rows = [row for part, kernel in quantised_kernels(run.model) for row in _cast_rows(run, part, kernel)]
     return Pointwise.of_rows(trained_rows(run, rows), element_bytes=run.precision.element_bytes)

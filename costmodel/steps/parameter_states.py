@@ -14,7 +14,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.kernels.kernel_cost import KernelCost
-from costmodel.kernels.kernel_tables import WeightMatrix, needs_transposed, weight_matrices
+from costmodel.kernels.kernel_tables import WeightMatrix, needs_transposed, some_narrow, weight_matrices
 from costmodel.steps.pipeline.stages import Stage
 from costmodel.training.design import DesignPoints
 from costmodel.training.precision import (
@@ -172,20 +172,27 @@ def gathered_bytes(run: TransformerRun, *, of_shards: bool) -> FloatArray:
     return np.where(run.design.fp8_parameters > 0, of_formats(run.design.precision, name), 0.0)
 
 
-def weight_casts(run: TransformerRun, quantised: Sequence[FloatArray], owned: Sequence[FloatArray]) -> KernelCost:
-    """Casts of weights in a step, by a rank: memory traffic alone.
+def owned_quantised(run: TransformerRun, quantised: Sequence[FloatArray]) -> list[FloatArray]:
+    """Weights that a rank updates of those that products read in a format, of layers and of experts; (points,). [-]"""
+    every = zip(quantised, (False, True), strict=True)
+    return [whole / state_shards(run.design, "optimizer", of_experts=of_experts) for whole, of_experts in every]
 
-    `quantised` are weights that products read in the format, of layers and of experts; `owned` are those of them that
-    the rank updates, (points,) each. [-]
+
+def weight_casts(run: TransformerRun, quantised: Sequence[FloatArray]) -> KernelCost:
+    """Casts of weights in a step, by a rank, which the first forward passes wait for: memory traffic alone.
+
+    `quantised` are weights that products read in the format, of layers and of experts; (points,) each. [-]
 
     A weight is cast once a step and kept for all micro-batches, as Megatron-LM does; where it is gathered for each, for
     each. Weights that are gathered in the format are cast once a step, by their owner. The transposed copy is whole.
     """
+    if not some_narrow(run):
+        return KernelCost()
     design, codes, w = run.design, run.design.precision, run.precision.element_bytes
     size, maxima = of_formats(codes, "weight_bytes"), of_formats(codes, "maxima")
     narrow = np.where(is_narrow(codes), 1.0, 0.0)
     moved = np.zeros(codes.shape)
-    for whole, share, of_experts in zip(quantised, owned, (False, True), strict=True):
+    for whole, share, of_experts in zip(quantised, owned_quantised(run, quantised), (False, True), strict=True):
         of_pass = resharded(design, of_experts=of_experts)
         once = np.where(of_pass, design.gradient_accumulation_steps, 1.0)
         passes = np.where(of_pass, 2.0, 1.0)

@@ -13,7 +13,7 @@ dispatch tokens to experts allocate further buffers, once for all layers. Commun
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -26,9 +26,11 @@ from costmodel.kernels.kernel_cost import Item, Items, weighted_sum
 from costmodel.kernels.kernel_tables import every_part, some_narrow
 from costmodel.steps.micro_batch.rank_memory import PartMemory
 from costmodel.steps.parameter_states import (
+    gathered_bytes,
     is_orthogonal,
     is_sharded,
     owned_parameters,
+    owned_quantised,
     resharded,
     shard_ranks,
     state_bytes,
@@ -176,14 +178,6 @@ def sum_over_stage(stage: Stage, parts: Sequence[PartMemory], name: str) -> Floa
     return weighted_sum([getattr(part, name) for part in parts], stage.counts)
 
 
-def stage_parameters(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) -> FloatArray:
-    """Parameters of a rank of a stage, those of routed experts aside. [-]
-
-    The embedding is on the first stage, the last norm and the head on the last.
-    """
-    return sum_over_stage(stage, parts, "parameters") + stage.has_head * head_parameters(run, stage)
-
-
 def trained_parameters(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) -> tuple[FloatArray, FloatArray]:
     """Parameters of a rank of a stage that have gradients and states: of all but routed experts, and of these. [-]"""
     head = trained_share(run) * stage.has_head * head_parameters(run, stage)
@@ -191,7 +185,7 @@ def trained_parameters(run: TransformerRun, stage: Stage, parts: Sequence[PartMe
 
 
 def head_parameters(run: TransformerRun, stage: Stage) -> FloatArray:
-    """Parameters of the last norm and the output matrix on a rank. [-]
+    """Parameters of the last norm and the output matrix on a rank of the last stage. [-]
 
     A tied head is the word table once more, unless both are on one stage.
     """
@@ -288,34 +282,32 @@ def fullest_stage(
     layers = parts[: len(run.model.kinds)]
     loss = loss_buffers(run, parts)
     messages, units = message_buffers(run, ranks), unit_buffers(run, layers)
-    sizes = state_sizes(run)
-    usual = working_buffers(layers)
-    routed = run.model.num_experts > 0
+    sizes, routed = state_sizes(run), run.model.num_experts > 0
     shards = [state_shards(design, state) for state in STATES]
     expert_shards = [state_shards(design, state, of_experts=True) for state in STATES if routed]
-    narrow = quantised_bytes(run) if some_narrow(run) else {}
+    narrow = quantised_bytes(run) if some_narrow(run) else []
     every_held, copies = held_micro_batches(design, stages), weight_sets(design)
     for stage, held in zip(stages, every_held, strict=True):
         parameters, trained_experts = trained_parameters(run, stage, parts)
         experts = trained_experts if routed else None
-        numbers = copies * stage_parameters(run, stage, parts), parameters, parameters
+        whole = sum_over_stage(stage, parts, "parameters") + stage.has_head * head_parameters(run, stage)
+        numbers = copies * whole, parameters, parameters
         kept = held_states(numbers, stage, sizes, shards)
         if experts is not None:
             numbers = copies * sum_over_stage(stage, parts, "expert_parameters"), experts, experts
             of_experts = held_states(numbers, stage, sizes, expert_shards)
             kept = [others + more for others, more in zip(kept, of_experts, strict=True)]
-        if narrow:
-            kept[0] = kept[0] + quantised_weights(stage, parts, narrow)
+        quantised = stage_quantised(run, stage, parts)
+        kept[0] = sum((number * size for number, size in zip(quantised, narrow, strict=False)), start=kept[0])
+        updating = update_copies(run, quantised, kept[-1])
         kept[-1] = optimizer_memory(run, stage, parameters, experts, usual=kept[-1])
         of_stage = stage_parts(run, stage, parts)
-        working = usual if of_stage is parts else working_buffers(of_stage[: len(layers)])
-        running = np.where(stage.has_head > 0, np.maximum(working, loss), working)
-        memory = StageMemory(
-            **dict(zip(STATES, kept, strict=True)),
-            activations=stage_activations(run, stage, of_stage, held),
-            buffers=running + messages + units + WORKSPACE_BYTES,
-        )
-        tables.append(memory)
+        working = working_buffers(of_stage[: len(layers)])
+        running = np.where(stage.has_head > 0, np.maximum(working, loss), working) + messages + units
+        activations = stage_activations(run, stage, of_stage, held)
+        buffers = np.maximum(running, updating - activations) + WORKSPACE_BYTES
+        states = dict(zip(STATES, kept, strict=True))
+        tables.append(StageMemory(**states, activations=activations, buffers=buffers))
     return FullestStage([*stages], every_held, tables, largest([memory.total for memory in tables]))
 
 
@@ -343,19 +335,21 @@ def held_states(
     return [state * np.where(over > 1, 1.0, stage.copies) for state, over in zip(held, shards, strict=True)]
 
 
-def quantised_bytes(run: TransformerRun) -> dict[str, FloatArray]:
+def quantised_bytes(run: TransformerRun) -> list[FloatArray]:
     """Bytes of a quantised weight on a rank, beyond 16 bits: its share and copies; experts apart. [B]"""
     copies = weight_copies(run)
-    return {  # copies that live as long as the layer runs are in `unit_buffers`
-        name: copies.primary / state_shards(run.design, "weights", of_experts=of_experts)
+    return [  # copies that live as long as the layer runs are in `unit_buffers`
+        copies.primary / state_shards(run.design, "weights", of_experts=of_experts)
         + np.where(resharded(run.design, of_experts=of_experts), 0.0, copies.cast)
-        for name, of_experts in (("quantised", False), ("quantised_experts", True))
-    }
+        for of_experts in (False, True)
+    ]
 
 
-def quantised_weights(stage: Stage, parts: Sequence[PartMemory], sizes: Mapping[str, FloatArray]) -> FloatArray:
-    """Bytes of quantised weights of a rank of a stage, beyond 16 bits of each: `quantised_bytes`. [B]"""
-    return sum((sum_over_stage(stage, parts, name) * size for name, size in sizes.items()), start=np.zeros(()))
+def stage_quantised(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) -> list[FloatArray]:
+    """Weights of a rank of a stage that products read in fewer bits: of all but experts, and of these. [-]"""
+    if not some_narrow(run):
+        return [np.zeros(()), np.zeros(())]
+    return [sum_over_stage(stage, parts, name) for name in ("quantised", "quantised_experts")]
 
 
 def working_buffers(layers: Sequence[PartMemory]) -> FloatArray:
@@ -385,8 +379,25 @@ def optimizer_memory(
         plain, matrices = owned_parameters(run, stage, parameters, experts)
         by_optimizer = plain * state_bytes(run, ADAM) + matrices * state_bytes(run, MUON)
         usual = np.where(orthogonal, by_optimizer, usual)
-    on_host = run.design.offload_optimizer
-    return (1 - on_host) * usual if (on_host > 0).any() else usual
+    on_host, left = run.design.offload_optimizer, run.system.software.offloaded_weights / state_bytes(run, ADAM)
+    return (1 - on_host * (1 - left)) * usual if (on_host > 0).any() else usual
+
+
+def update_copies(run: TransformerRun, quantised: Sequence[FloatArray], states: FloatArray) -> FloatArray:
+    """Copies that a rank makes of its share for the update, when it keeps no activations; (points,). [B]
+
+    Gradients of 16 bits are copied to fp32, unless the optimizer reads them (Megatron-LM, distrib_optimizer.py). All
+    weights are copied to 16 bits before they are cast to 8 (Transformer Engine, quantize_master_weights). `quantised`
+    are weights of `stage_quantised`, `states` the share's states by Adam, (points,). [-], [B]
+    """
+    design, software, w = run.design, run.system.software, run.precision.element_bytes
+    by_host = (design.offload_optimizer > 0) & (software.offloaded_weights == 0)
+    read = by_host | (design.moments > 0) | (design.store_param_remainders > 0) | is_orthogonal(design)
+    wide = np.where((gradient_bytes(run) > w) | read, 0.0, run.precision.gradient_bytes)
+    cast = np.where(gathered_bytes(run, of_shards=False) > 0, w, 0.0)
+    copies = wide * states / state_bytes(run, ADAM) + cast * sum(owned_quantised(run, quantised))
+    in_units = is_sharded(design, "gradients") | is_sharded(design, "weights")
+    return np.where(in_units, 0.0, software.update_copies * copies)
 
 
 def unit_buffers(run: TransformerRun, layers: Sequence[PartMemory]) -> FloatArray:
@@ -429,16 +440,18 @@ def memory_items(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemory
     Optimizer states that hosts hold, or that owners have of whole matrices, are shared out by parameters.
     """
     stage, memory, held = fullest.stage, fullest.memory, fullest.micro_batches
+    buffers = _buffers(run, ranks, stage, parts)
     items = {
         **_states(run, stage, parts, memory),
         **_activations(run, stage, parts, held, memory),
-        **_buffers(run, ranks, stage, parts),
+        **buffers,
         **{
             Item("bytes", "reserved_memory", name=name): values
             for name, values in reserved_parts(run, ranks, memory.total).items()
         },
     }
     name = "fullest stage"
+    items[Item("bytes", "buffers_memory", name="copies for the update")] = memory.buffers - sum(buffers.values())
     return {
         **{item: values + np.zeros(1) for item, values in items.items()},
         Item("rank", name=name): stage.rank,

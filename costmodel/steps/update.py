@@ -38,14 +38,13 @@ import numpy as np
 from costmodel.columns import BoolArray, FloatArray, chosen, grouped, largest, stacked_columns, taken
 from costmodel.kernels.collectives import COSTS_AS, collective, input_bytes
 from costmodel.kernels.kernel_cost import Item, Items, KernelCost, added, quantities_of, traffic_energy, weighted_sum
-from costmodel.kernels.kernel_tables import some_narrow
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
 from costmodel.steps.micro_batch.rank_memory import PartMemory
 from costmodel.steps.optimizer import optimizer_step, state_update
-from costmodel.steps.parameter_states import exchanged_bytes, owned_parameters, state_shards, weight_casts
+from costmodel.steps.parameter_states import exchanged_bytes, owned_parameters, weight_casts
 from costmodel.steps.pipeline.pipeline_step import ScheduledPasses
 from costmodel.steps.pipeline.stages import Stage, chosen_stage
-from costmodel.steps.stage_memory import head_parameters, sum_over_stage, trained_parameters
+from costmodel.steps.stage_memory import head_parameters, stage_quantised, trained_parameters
 from costmodel.training.design import DesignPoints
 from costmodel.training.precision import WHOLE_GRADIENTS, ZERO, Exchange, ZeroStage
 from costmodel.training.ranks import Group, Sharing
@@ -414,7 +413,7 @@ def weight_update(
     update = optimizer_step(
         plain + matrices, run.system, run.design.ranks.all, update=state_update(run, stage, plain, matrices)
     )
-    return update, weight_casts_step(run, stage_quantised(run, stage, parts))
+    return update, weight_casts(run, stage_quantised(run, stage, parts))
 
 
 def fullest_update(
@@ -432,24 +431,6 @@ def pass_times(run: TransformerRun, stage: Stage, costs: MicroBatch) -> dict[str
         "backward": weighted_sum(backward_windows(run, stage, costs), stage.layers),
         "forward": weighted_sum([cost.window for cost in costs.forward], stage.layers),
     }
-
-
-def stage_quantised(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) -> list[FloatArray]:
-    """Weights of a rank of a stage that products read in fewer bits: of all but experts, and of these. [-]"""
-    if not some_narrow(run):
-        return [np.zeros(()), np.zeros(())]
-    return [sum_over_stage(stage, parts, name) for name in ("quantised", "quantised_experts")]
-
-
-def weight_casts_step(run: TransformerRun, quantised: Sequence[FloatArray]) -> KernelCost:
-    """Casts of weights in a step, which the first forward passes wait for; nothing where there are none."""
-    if not some_narrow(run):
-        return KernelCost()
-    owned = [
-        whole / state_shards(run.design, "optimizer", of_experts=of_experts)
-        for whole, of_experts in zip(quantised, (False, True), strict=True)
-    ]
-    return weight_casts(run, quantised, owned)
 
 
 def replica_exchanges(

@@ -183,8 +183,7 @@ _IS_NARROW: Final = np.array([bool(row.units) for row in FORMATS.values()])
 
 def is_narrow(codes: FloatArray) -> BoolArray:
     """Where products of layers have operands of fewer than 16 bits, by codes of `FORMATS`."""
-    narrow: BoolArray = _IS_NARROW[codes.astype(np.intp)]
-    return narrow
+    return _IS_NARROW[codes.astype(np.intp)]
 
 
 def of_formats(codes: FloatArray, name: str) -> FloatArray:
@@ -197,5 +196,4 @@ def reduced_bytes(codes: FloatArray, precision: Precision) -> FloatArray | float
     if not codes.any():
         return precision.gradient_bytes
     every_size = np.array([size or precision.gradient_bytes for size in REDUCTIONS.values()])
-    sizes: FloatArray = every_size[codes.astype(np.intp)]
-    return sizes
+    return every_size[codes.astype(np.intp)]

@@ -392,8 +392,7 @@ def schedule_step(
 
 def sending_time(design: DesignPoints, hop: KernelCost) -> FloatArray:
     """Time for which a message keeps its ranks from computing. [s]"""
-    time: FloatArray = np.where(design.overlap_p2p > 0, 0.0, hop.time)
-    return time
+    return np.where(design.overlap_p2p > 0, 0.0, hop.time)
 
 
 def message_delay(design: DesignPoints, hop: KernelCost) -> FloatArray:

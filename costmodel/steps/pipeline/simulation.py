@@ -309,8 +309,7 @@ class Sizes:
     def ahead(self) -> FloatArray:
         """Forward passes that each rank runs before its first pair, W; (corners, points)."""
         step = np.where(self.vpp > 1, 2.0, 1.0)
-        ahead: FloatArray = (self.vpp - 1) * self.pp + step * (self.pp - 1 - self.rank)
-        return ahead
+        return (self.vpp - 1) * self.pp + step * (self.pp - 1 - self.rank)
 
     @property
     def has_room(self) -> BoolArray:

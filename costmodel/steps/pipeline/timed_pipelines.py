@@ -37,8 +37,7 @@ class Pipelines:
     @property
     def there(self) -> BoolArray:
         """Ranks of each pipeline; (points, ranks)."""
-        ranks: BoolArray = np.arange(self.passes.forward.shape[1]) < self.pp[:, np.newaxis]
-        return ranks
+        return np.arange(self.passes.forward.shape[1]) < self.pp[:, np.newaxis]
 
     def where(self, holds: Callable[[Schedule], bool]) -> BoolArray:
         """Points of whose schedule a condition holds; (points,)."""

@@ -144,8 +144,7 @@ def system_power(setup: Setup, generation: str = "") -> FloatArray:
     drawn: FloatArray | int = sum(
         port * getattr(setup, f"{axis}_link_power") for port, axis in zip(links, AXES, strict=False)
     )
-    total: FloatArray = setup.num_chips * chip + drawn + sum(switches) * setup.switch_power
-    return total
+    return setup.num_chips * chip + drawn + sum(switches) * setup.switch_power
 
 
 def port_bandwidths(setup: Setup, generation: str = "") -> tuple[list[FloatArray], list[FloatArray]]:

@@ -51,11 +51,11 @@ def test_every_published_pair_has_a_source_and_a_name_of_its_own():
     assert len({pair["id"] for pair in pairs}) == len(pairs)
 
 
-def test_memory_and_seconds_without_a_batch_are_differences(published):
-    """The host updates 1.9e9 parameters of a process in 3.2 s; a predicted step of any batch is no base for them."""
-    [pair] = [pair for pair in published if pair.id == "offload_q30_100"]
-    assert pair.memory == pytest.approx((-15.2e9, -22.9e9), rel=0.01)
-    assert pair.predicted == pytest.approx((4.189 - 0.996) / 0.996, rel=0.05)
+def test_memory_and_seconds_of_offloaded_updates_without_a_batch(published):
+    """The host updates 1.9e9 parameters of a process in 3.2 s; the chip keeps 4 bytes of each, and fp32 gradients."""
+    pairs = [pair for pair in published if pair.id.startswith("offload_q30")]
+    assert max(abs(run.memory_error) for pair in pairs for run in pair.runs) < 0.02
+    assert pairs[3].predicted == pytest.approx((4.189 - 0.996) / 0.996, rel=0.05)
 
 
 def test_a_table_of_pairs_is_read_and_summed_up(tmp_path):

@@ -235,8 +235,7 @@ class Liveness:
                 for start, end in buffer.intervals():
                     taken[start] += buffer.bytes
                     taken[end + 1] -= buffer.bytes
-        live: FloatArray = np.cumsum(taken)
-        return live
+        return np.cumsum(taken)
 
     def peak(self) -> tuple[int, str]:
         """The largest of `live_bytes` [B], and the kernel that runs then."""
