@@ -14,7 +14,7 @@ dispatch tokens to experts allocate further buffers, once for all layers. Commun
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -196,8 +196,10 @@ def head_parameters(run: TransformerRun, stage: Stage) -> FloatArray:
     return output + model.norm_parameters
 
 
-def stage_activations(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory], held: FloatArray) -> FloatArray:
-    """Activations that a rank of a stage keeps at its fullest moment, (points,). [B]
+def stage_activations(
+    run: TransformerRun, stage: Stage, parts: Sequence[PartMemory], held: FloatArray
+) -> dict[str, FloatArray]:
+    """Activations that a rank of a stage keeps at its fullest moment, by the part that they are of, (points,) each. [B]
 
     Arguments are those of `fullest_stage`, for one stage of each pipeline that holds the activations of `held`
     micro-batches at once, (points,). [-]
@@ -206,19 +208,20 @@ def stage_activations(run: TransformerRun, stage: Stage, parts: Sequence[PartMem
     micro-batch overlaps with the backward pass of another (`overlap_ep`), each layer adds its activations before the
     other pass frees those of a layer: Megatron-LM, combined_1f1b.py and model_chunk_schedule_plan.py.
     """
-    pp, steps = run.design.pp, run.design.gradient_accumulation_steps
-    flying = [*[held] * len(stage.layers), np.minimum(pp, steps), np.ones(()), np.ones(())]
-    counts = [count * batches for count, batches in zip(stage.counts, flying, strict=True)]
-    kept = weighted_sum([part.kept for part in parts], counts)
-    of_layers = np.maximum.reduce(np.broadcast_arrays(*(part.kept for part in parts[: len(stage.layers)])))
-    beside = passes_run_beside(run.design) & (held < steps)
-    kept = kept + np.where(beside, of_layers, 0.0)
-    if not run.design.offloads_activations.any():
-        return kept
-    layers = [part.on_hosts(run.design.offload_activations) for part in parts[: len(stage.layers)]]
-    moved = weighted_sum(layers, counts)
-    left: FloatArray = kept - moved + np.minimum(moved, 2 * np.maximum.reduce(np.broadcast_arrays(*layers)))
-    return left
+    steps, layers = run.design.gradient_accumulation_steps, parts[: len(stage.layers)]
+    batches = [*[held] * len(layers), np.minimum(run.design.pp, steps), np.ones(()), np.ones(())]
+    counts = [count * number for count, number in zip(stage.counts, batches, strict=True)]
+    names = [part.name for part in every_part(run.model)]
+    kept = {name: part.kept * count for name, part, count in zip(names, parts, counts, strict=False)}
+    if (beside := passes_run_beside(run.design) & (held < steps)).any():
+        of_layers = np.maximum.reduce(np.broadcast_arrays(*(layer.kept for layer in layers)))
+        kept["layer of the other pass"] = np.where(beside, of_layers, 0.0)
+    if run.design.offloads_activations.any():
+        hosted = [layer.on_hosts(run.design.offload_activations) for layer in layers]
+        away = {name: one * count for name, one, count in zip(names, hosted, counts, strict=False)}
+        moving = np.minimum(sum(away.values()), 2 * np.maximum.reduce(np.broadcast_arrays(*hosted)))
+        kept |= {name: kept[name] - values for name, values in away.items()} | {"on the way to hosts": moving}
+    return kept
 
 
 def held_micro_batches(design: DesignPoints, stages: Sequence[Stage]) -> list[FloatArray]:
@@ -304,7 +307,7 @@ def fullest_stage(
         of_stage = stage_parts(run, stage, parts)
         working = working_buffers(of_stage[: len(layers)])
         running = np.where(stage.has_head > 0, np.maximum(working, loss), working) + messages + units
-        activations = stage_activations(run, stage, of_stage, held)
+        activations = sum(stage_activations(run, stage, of_stage, held).values(), start=np.zeros(()))
         buffers = np.maximum(running, updating - activations) + WORKSPACE_BYTES
         states = dict(zip(STATES, kept, strict=True))
         tables.append(StageMemory(**states, activations=activations, buffers=buffers))
@@ -441,9 +444,10 @@ def memory_items(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemory
     """
     stage, memory, held = fullest.stage, fullest.memory, fullest.micro_batches
     buffers = _buffers(run, ranks, stage, parts)
+    activations = stage_activations(run, stage, stage_parts(run, stage, parts), held)
     items = {
         **_states(run, stage, parts, memory),
-        **_activations(run, stage, parts, held, memory),
+        **{Item("bytes", "activations_memory", part): values for part, values in activations.items()},
         **buffers,
         **{
             Item("bytes", "reserved_memory", name=name): values
@@ -486,25 +490,6 @@ def _states(
             Item("bytes", f"{state}_memory", part, name=name): memory_of_part * here
             for (part, name), memory_of_part in of_state.items()
         }
-    return items
-
-
-def _activations(
-    run: TransformerRun, stage: Stage, parts: Sequence[PartMemory], held: FloatArray, memory: StageMemory
-) -> dict[Item, FloatArray]:
-    """Activations of each part on a stage, and the share of them on its way to hosts."""
-    of_stage = stage_parts(run, stage, parts)
-    here = run.of(replace(run.design, offload_activations=np.zeros(1)))
-    items: dict[Item, FloatArray] = {}
-    for number, part in enumerate(every_part(run.model)):
-        of_part = of_stage[number]
-        alone = [replace(of_part, hosted=np.zeros(())) if n == number else PartMemory() for n in range(len(of_stage))]
-        kept = stage_activations(here, stage, alone, held)
-        away = of_part.on_hosts(run.design.offload_activations) if number < len(stage.layers) else 0.0
-        items[Item("bytes", "activations_memory", part.name)] = kept * (1 - away / np.maximum(of_part.kept, 1.0))
-    moving = memory.activations - sum(items.values(), start=np.zeros(()))
-    if run.design.offloads_activations.any():
-        items[Item("bytes", "activations_memory", name="on the way to hosts")] = moving
     return items
 
 

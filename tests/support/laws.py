@@ -13,14 +13,14 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel import LstmDesign, System, load_model
-from costmodel.columns import BoolArray, FloatArray
+from costmodel.columns import BoolArray, FloatArray, grouped
 from costmodel.kernels.products import is_possible
 from costmodel.lstm import lstm_step_of
 from costmodel.machine import chip_power, chip_price
 from costmodel.rules.registry import design_rules
 from costmodel.rules.rules import Workload
 from costmodel.steps.breakdown import PARTS, Breakdown
-from costmodel.steps.transformer import transformer_step
+from costmodel.steps.transformer import transformer_items, transformer_step
 from costmodel.training.design import MEGATRON_SP, DesignPoints, splits_kernels
 from costmodel.training.run import Run, TransformerRun, rank_run
 from dse.adapters.dfmodel.design import DataflowDesign
@@ -98,8 +98,7 @@ def check_columns(costs: Breakdown, run: Run, legal: BoolArray) -> None:
     }.items():
         np.testing.assert_allclose(getattr(chosen, column), expected, rtol=ROUNDING, err_msg=column)
     kernels = chosen.forward_time + chosen.backward_time + chosen.recompute_time
-    waiting = chosen.memory_bound_time + chosen.launch_bound_time
-    assert (waiting <= kernels * (1 + ROUNDING)).all()
+    assert (chosen.memory_bound_time + chosen.launch_bound_time <= kernels * (1 + ROUNDING)).all()
 
 
 def check_bounds(costs: Breakdown, run: TransformerRun, legal: BoolArray) -> None:
@@ -255,6 +254,15 @@ def check_zero(seed: int, points: int) -> None:
     for name, values in costs.columns().items():
         after = np.broadcast_to(values, zero.shape).reshape(len(stages), points)
         np.testing.assert_allclose(after, np.broadcast_to(before[name], after.shape), rtol=ROUNDING, err_msg=name)
+
+
+def check_items(seed: int, points: int) -> None:
+    """Items in seconds and bytes add up to the columns that they name."""
+    run = random_run(seed, points)
+    run = run.take(np.flatnonzero(is_lawful(run.design) & np.isfinite(transformer_step(run).step_time)))
+    columns, items = transformer_step(run).columns(), transformer_items(run).items()
+    for column, of_column in grouped((i.column, v) for i, v in items if i.quantity in ("time", "bytes")).items():
+        np.testing.assert_allclose(sum(of_column), columns[column], rtol=ROUNDING, atol=1e-12, err_msg=column)
 
 
 def check_scale(seed: int, points: int) -> None:

@@ -43,15 +43,10 @@ def test_order_and_company_change_no_bit(seed):
     laws.check_order(seed, 60)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_zero_over_one_rank_changes_nothing(seed):
-    laws.check_zero(seed, POINTS)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_twice_the_rates_and_half_the_waits_take_half_the_time(seed):
-    laws.check_scale(seed, POINTS)
-
-
-def test_more_micro_batches_are_never_faster():
-    laws.check_work(0, POINTS)
+@pytest.mark.parametrize(
+    ("law", "seeds"),
+    [(laws.check_zero, (0, 1)), (laws.check_scale, (0, 1)), (laws.check_work, (0,)), (laws.check_items, (16, 26))],
+)  # 16, 26: two kinds of layers where a second pass runs beside the first
+def test_laws_of_states_rates_work_and_items(law, seeds):
+    for seed in seeds:
+        law(seed, POINTS)
