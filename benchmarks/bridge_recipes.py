@@ -103,6 +103,13 @@ def plain(value: Any) -> Any:
     return word if kind == "AttnBackend" else {"_target_": value.path, "_call_": False}
 
 
+def with_dispatcher(model: Record, backend: str | None = None) -> None:
+    """Let a model send tokens by DeepEP or HybridEP, as `flex_dispatcher_backend.py` of Megatron-Bridge does."""
+    if backend in ("deepep", "hybridep"):
+        settings = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": backend}
+        model.__dict__ |= {**settings, "moe_shared_expert_overlap": False}
+
+
 class Absent(ModuleType):
     """A module that is not installed, with every name."""
 
@@ -111,7 +118,7 @@ class Absent(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Name(f"{self.__name__}.{name}")
+        return with_dispatcher if name == "apply_flex_dispatcher_backend" else Name(f"{self.__name__}.{name}")
 
 
 class Checkout(importlib.abc.MetaPathFinder, importlib.abc.Loader):
