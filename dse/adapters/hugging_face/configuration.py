@@ -69,7 +69,8 @@ OF_EXPERTS: Final = frozenset({"num_experts", "moe_topk", "moe_ffn_hidden_size",
 ACTIVATIONS: Final[Mapping[str, str]] = WORDS["activations"]
 NEEDED: Final = frozenset(WORDS["needed"])
 WITHOUT_COST: Final = frozenset(WORDS["without_cost"])
-_KINDS: Final = get_type_hints(ModelShape)
+#: Fields that are true or false.
+SWITCHES: Final = {name for name, kind in get_type_hints(ModelShape).items() if kind in (bool, bool | None)}
 
 
 def import_model(path: Path, *, name: str = "", seq_len: float | None = None) -> ImportedModel:
@@ -196,21 +197,25 @@ class _ConfigurationReader:
                 value = reduce(_within, name.split("."), section.data)
                 if value is not None and (section is self.section or name.startswith("tie_")):
                     return value
-        silent = not self.section.data.keys() & {*names}  # a key with the value null is not silent
-        return next((self.family.defaults[name] for name in names if silent and name in self.family.defaults), None)
+        silent = not self.section.data.keys() & {*names}  # null is a value, except for lists
+        usual = [self.family.defaults[name] for name in names if name in self.family.defaults]
+        return next((value for value in usual if silent or isinstance(value, list)), None)
 
     def _fields(self) -> dict[str, Any]:
         """Fields that keys of the configuration give."""
         experts: dict[str, Any] = {}
         for name, key in self.family.keys.items():
             value = self._value(key)
+            if value is None and name in SWITCHES and key in self.family.defaults:
+                value = False  # null
             if value is None:
                 ordered = name == "num_layers" and isinstance(self._value(self.family.types), list | str)
                 if key.split("|")[0] in NEEDED and not ordered and name not in self.family.optional:
                     self.section.mistake(None, f"{key.split('|')[0]}: missing")
                 continue
             if value != "auto":
-                experts[name] = self._read(name, key.split("|")[0], value)
+                said = [word for word in key.split("|") if word.partition(".")[0] in self.section.data]
+                experts[name] = self._read(name, [*said, key.split("|")[0]][0], value)
         if experts.get("routing_groups") == 1:
             experts = {name: value_of for name, value_of in experts.items() if not name.startswith("routing_")}
         experts |= self._calculated(experts)
@@ -227,7 +232,8 @@ class _ConfigurationReader:
                 read = {word: known.get(word, self._value(word)) for word in formula.names}
                 counts = {word: int(value) if isinstance(value, bool) else value for word, value in read.items()}
                 values = {word: _number(word, value).get(word, math.nan) for word, value in counts.items()}
-                calculated[name] = self._whole(name, float(formula.compiled(dict.fromkeys(values, Name()))(values)))
+                whole = self._whole(name, float(formula.compiled(dict.fromkeys(values, Name()))(values)))
+                calculated[name] = whole > 0 if name in SWITCHES else whole
         return calculated
 
     def _read(self, name: str, key: str, value: Any) -> Any:
@@ -236,17 +242,21 @@ class _ConfigurationReader:
             return self._activation(key, value)
         if name == "dropout":
             return isinstance(value, int | float) and value > 0
-        if _KINDS[name] in (bool, bool | None):
+        if name in SWITCHES:
             return Section(self.section.source, self.section.at, {key: value}).switch(key, default=False)
-        return self._whole(key, value, MOST_LAYERS if name == "num_layers" else LARGEST)
+        return self._whole(key, value, MOST_LAYERS if name == "num_layers" else LARGEST, self._least(name))
 
-    def _whole(self, key: str, value: Any, most: float = LARGEST) -> int:
+    def _least(self, name: str) -> int:
+        """Least value of a field: where a file gives less, `transformers` makes other weights than a model file."""
+        return 0 if name in self.family.optional else {**WORDS["least"], **self.family.least}.get(name, 0)
+
+    def _whole(self, key: str, value: Any, most: float = LARGEST, least: int = 0) -> int:
         """A value that is a whole number, or a list of equal ones."""
         value = value[0] if isinstance(value, list) and value and value == value[:1] * len(value) else value
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not 0 <= value <= most or value != int(value):
+        if not is_number or not least <= value <= most or value != int(value):
             shown = repr(value) if len(repr(value)) < 40 else f"{repr(value)[:36]}..."
-            self.section.mistake(key, f"{shown}: expected a whole number up to {most:,.0f}")
+            self.section.mistake(key, f"{shown}: expected a whole number from {least} to {most:,.0f}")
             return 1
         return int(value)
 

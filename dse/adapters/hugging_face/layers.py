@@ -39,6 +39,7 @@ class Family:
     full_offset: str = ""  #: key: the first of these layers, from 0; the last of each group without one
     rest: str = ""  #: mixer of the last layers, which are too few for a group; that of other groups without one
     other: str = ""  #: mixer of layers without full attention; a window without one
+    one_branch: bool = False  #: True if a layer has a mixer or an MLP, by its word
     ordered: bool = False  #: True if the list of `types` or of `full_at` must be present
     sparse_step: str = ""  #: key of the period of layers with experts
     sparse_offset: str = ""  #: key: the first of these layers, from 0; the last of each group without one
@@ -49,7 +50,8 @@ class Family:
     #: Key of a number of layers -> dimensions of the first layers.
     first: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     shared_keys: str = ""  #: key of the number of last layers that see the keys and values of earlier ones
-    only: Mapping[str, Any] = field(default_factory=dict)  #: key -> its only value in a model file, or the key of it
+    only: Mapping[str, Any] = field(default_factory=dict)  #: key -> its only value, or the key or formula of it
+    least: Mapping[str, int] = field(default_factory=dict)  #: field -> its least value, unlike that of other families
     #: Field, or MIXER_parameters or MLP_parameters (weights of no kernel in a layer of the kind) -> formula.
     formulas: Mapping[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()  #: fields that models of the family may lack, such as those of experts
@@ -153,9 +155,9 @@ class LayerReader:
     def fields(self, model: Mapping[str, Any]) -> dict[str, Any]:
         """Fields of a model file for its layers, from the other fields of the model."""
         for key, only in self.family.only.items():
-            most = self.value(only) if isinstance(only, str) else only
-            allowed = most if isinstance(most, list) else [most]
-            if not isinstance(value := self.value(key), list) and value not in (None, *allowed):
+            most = model.get(only, self.value(only)) if isinstance(only, str) else only
+            allowed = (most if isinstance(most, list) else [most]) + [None] * (not self.family.defaults.get(key))
+            if not isinstance(value := self.value(key), list) and value not in allowed:
                 self.mistake(key, f"{value!r}: a model file can only say {most!r}")
         if order := self.family.pattern * int(model.get("num_layers", 1)):
             return {"num_layers": len(order), "layer_order": order, "first_dense_layers": 0}
@@ -263,15 +265,17 @@ class LayerReader:
 
     def _mlps(self, words: Sequence[Any], count: int, model: Mapping[str, Any]) -> list[str]:
         """MLP of each layer."""
-        if any(word in MLPS for word in words):
-            return [MLPS.get(word, "") for word in words]
+        if self.family.one_branch or any(word in MLPS for word in words):
+            return [MLPS.get(word, "") for word in words] or [""] * count
         family, first = self.family, int(model.get("first_dense_layers", 0))
         if not model.get("num_experts"):
             return ["dense" if model.get("ffn_hidden_size", 1) else ""] * count
         step = self.whole(family.sparse_step, self.value(family.sparse_step) or 1) if family.sparse_step else 1
         sparse = marks(count, step, self._offset(family.sparse_offset, step))
-        sparse = [mark and number >= first for number, mark in enumerate(sparse)]
-        if isinstance(numbers := self.value("moe_layers|moe_layers_enum"), list | str) and numbers:
+        last = self.value("moe_layer_end_index")
+        last = count - 1 if last in (None, -1) else self.whole("moe_layer_end_index", last)
+        sparse = [mark and first <= number <= last for number, mark in enumerate(sparse)]
+        if isinstance(numbers := self.value("moe_layers|moe_layers_enum"), list | str) and numbers != "":
             listed = numbers.split(",") if isinstance(numbers, str) else map(str, numbers)
             marked = {word.strip() for word in listed}
             sparse = [str(number) in marked for number in range(count)]
@@ -287,18 +291,16 @@ class LayerReader:
         """Dimensions of each layer that differ from the model's."""
         sizes = [self._sizes(mixer, model) for mixer in mixers]
         for key, of_word in self.family.by_word.items():
-            marked = self.value(key)
-            words = [*(marked if isinstance(marked, list) else ()), *[None] * len(mixers)]
-            added = [self._stated(of_word.get(str(word), {})) for word in words]
-            sizes = [(*more.items(), *of) for of, more in zip(sizes, added, strict=False)]
+            marked = words if isinstance(words := self.value(key), list) else []
+            if "..." in marked:  # a default: the words behind it repeat
+                marked = marked[: (at := marked.index("..."))] + marked[at + 1 :] * len(mixers)
+            added = [of_word.get(str(word), {}).items() for word in [*marked, *[None] * len(mixers)]]
+            stated = [[(name, model.get(size, size)) for name, size in more] for more in added]  # a formula's name
+            sizes = [(*more, *of) for of, more in zip(sizes, stated, strict=False)]
         for key, more in self.family.first.items():
-            first = self.whole(key, self.value(key) or 0)
+            first = 0 if isinstance(value := self.value(key), list) else self.whole(key, value or 0)
             sizes = [(*of, *more.items()) if number < first else of for number, of in enumerate(sizes)]
         return self._with_shared_keys(self._of_single_layers(sizes, model), model)
-
-    def _stated(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
-        """Dimensions with numbers in place of keys."""
-        return {name: self.whole(at, self.value(at)) if isinstance(at, str) else at for name, at in sizes.items()}
 
     def _of_single_layers(self, sizes: Sequence[Sizes], model: Mapping[str, Any]) -> list[Sizes]:
         """Dimensions of layers by their number: `per_layer_config` of transformers 5, and lists `KEY_per_layer`."""
@@ -329,9 +331,9 @@ class LayerReader:
 
     def _sizes(self, mixer: str, model: Mapping[str, Any]) -> Sizes:
         """Dimensions of layers with a mixer that differ from the model's."""
-        sizes = {}
+        sizes, by_number = {}, self.value("per_layer_config") is not self.family.defaults.get("per_layer_config")
         for name, key in self.family.sizes.get(mixer, {}).items():
-            value = self.value(key)
-            if value is not None and value != model.get(name, False):
+            value = model.get(key, self.value(key))
+            if value not in (None, model.get(name, False)) and (isinstance(value, bool) or not by_number):
                 sizes[name] = value if isinstance(value, bool) else self.whole(key, value)
         return tuple(sizes.items())

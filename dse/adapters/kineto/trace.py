@@ -17,20 +17,13 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
-from costmodel.formats.input_files import content
+from costmodel.formats.input_files import content, data_beside
 from dse.explaining.measured_gap import FURTHEST, GpuTrace
 
 Event = Mapping[str, Any]
 #: Kinds of GPU work: the first whose pattern the name of a kernel contains, without regard to case.
 COMMUNICATION: Final = "communication"
-KINDS: Final = {
-    COMMUNICATION: r"nccl|rccl|deep_?ep|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|userbuffers|nvshmem",
-    "copy": r"^mem(cpy|set)",
-    "attention": r"flash|fmha|attention|attn|sdpa",
-    "product": r"gemm|cutlass|nvjet|cublas|cijk_|xmma|matmul|wgmma|_mm_",
-    "optimizer": r"multi_tensor|adam|l2norm|optimizer",
-    "pointwise": r"",
-}
+KINDS: Final[Mapping[str, str]] = data_beside(__file__)
 #: A kernel that starts this soon after its launch waited for the host. [s]
 SOON: Final = 20e-6
 _STEP: Final = re.compile(r"ProfilerStep#(\d+)")

@@ -16,6 +16,7 @@ from typing import Final, Self
 import numpy as np
 
 from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, column
+from costmodel.formats.input_files import data_beside
 from costmodel.training.kernel_kind import PASSES
 
 #: Collectives and groups, by code.
@@ -205,13 +206,7 @@ class MessageShape(Columns):
 NOTHING = 1e-9
 
 #: Product of latent attention -> its row, in the order of the forward pass.
-LATENT_ROWS: Final = {
-    "q_down": "attention_linear_q_lora",
-    "q_up": "attention_q_column",
-    "kv_down": "attention_linear_kv_lora",
-    "kv_up": "attention_kv_column",
-    "projection": "attention_o_row",
-}
+LATENT_ROWS: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["latent_rows"]
 
 
 #: One way or another in which something may be sent, and where it is this one.
