@@ -113,8 +113,8 @@ def layout_prices(frame: pd.DataFrame) -> Table:
         }
         shared = np.array(columns.pop("sequence_parallel")) > 0
         columns["sharding"] = np.where(shared, "megatron_sp", columns["sharding"]).tolist()
-        priced = step(load_model(str(model)), system.with_quantities(opened), DesignPoints.of(**columns))
-        tables.append(pd.DataFrame(priced.columns(), index=rows.index))
+        evaluated = step(load_model(str(model)), system.with_quantities(opened), DesignPoints.of(**columns))
+        tables.append(pd.DataFrame(evaluated.columns(), index=rows.index))
     table = pd.concat(tables).sort_index()
     return {str(name): table[name].to_numpy() for name in table}
 
@@ -124,13 +124,13 @@ def lstm_prices(frame: pd.DataFrame) -> Table:
     tables = []
     for name, rows in frame.groupby("system", sort=False):
         design = LstmDesign.of(**{column: rows[column].tolist() for column in map(str, rows) if column != "system"})
-        priced = lstm_step(load_model("lstm_24b"), load_system(str(name)), design)
-        tables.append(pd.DataFrame(priced.columns(), index=rows.index))
+        evaluated = lstm_step(load_model("lstm_24b"), load_system(str(name)), design)
+        tables.append(pd.DataFrame(evaluated.columns(), index=rows.index))
     table = pd.concat(tables).sort_index()
     return {str(name): table[name].to_numpy() for name in table}
 
 
-#: File beside this one, or text, and the options it is priced with.
+#: File beside this one, or text, and the options it is evaluated with.
 COMMANDS: Final = (
     "hlo/transformer.hlo --system a100_80g_dgx",
     "hlo/transformer.hlo --system open_chip_pod --barriers element",

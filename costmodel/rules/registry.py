@@ -144,7 +144,7 @@ def design_rules(name: str, workload: Workload) -> WorkloadRules:
 
     profile = profile_named(name)
     if profile.designs is None:
-        raise DseError(f"profile {name}: prices files alone; of designs: {', '.join(design_profiles())}")
+        raise DseError(f"profile {name}: evaluates files only; profiles of designs: {', '.join(design_profiles())}")
     rules = profile.rules(workload.work)
     if rules is None:
         known = "transformers" if profile.works == ("training",) else ", ".join(profile.works)

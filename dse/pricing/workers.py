@@ -1,6 +1,6 @@
 """Work on ranges of numbers, in this process, in others of this machine, or on the workers of a cluster.
 
-`Workers.map` has one form for all three. A worker builds the space from its text and checks a digest of prices, so
+`Workers.map` has one form for all three. A worker builds the space from its text and checks a digest of results, so
 that another version of the cost model cannot mix in. Workers end with their parent."""
 
 from __future__ import annotations

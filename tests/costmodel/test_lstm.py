@@ -1,4 +1,4 @@
-"""LSTM language models priced natively: counts by hand, laws, and a space to search."""
+"""LSTM language models evaluated natively: counts by hand, laws, and a space to search."""
 
 from typing import Any
 

@@ -288,7 +288,7 @@ class _ConfigurationReader:
             self.notes.append(f"{self.family.title}: {self.family.apart}")
         if left:
             shown = ", ".join(left if len(left) <= 16 else [*left[:16], f"{len(left) - 16} more"])
-            self.notes.append(f"not in a model file, which prices a step without: {shown}")
+            self.notes.append(f"not in a model file, so that steps are evaluated without: {shown}")
 
 
 def _within(data: Any, name: str) -> Any:

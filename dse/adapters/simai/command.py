@@ -181,7 +181,7 @@ def simai_cost(
 
 
 def usual_chunks(file: WorkloadFile, say: Note) -> StepRows:
-    """The rows to price; without vpp in the header one chunk a stage.
+    """The rows to evaluate; without vpp in the header one chunk a stage.
 
     SimAI leaves the number of chunks undefined there, and so its bubble.
     """

@@ -299,7 +299,7 @@ def undefined_header(report: SimaiReport, revision: str) -> Iterator[str]:
     layout, rules = report.workload.layout, REVISIONS[revision]
     for token, name in (("ga", "gradient_accumulation_steps"), (rules.bubble_by, rules.bubble_by)):
         if np.isnan(getattr(layout, name)[0]) and layout.pp[0] > 1:
-            older = ", or price by simai-2024-10, which knows none" if token == "vpp" else ""
+            older = ", or evaluate by simai-2024-10, which knows none" if token == "vpp" else ""
             yield f"header: {token}: missing, so that SimAI's bubble is not a number; add '{token}: N'{older}"
 
 

@@ -76,7 +76,7 @@ TOLERANCE: Final = 0.02
 LEAST_GAIN: Final = 1e-9
 
 #: Evaluates designs given as places: costs, less is better; and by how much they exceed each limit, as a share of it.
-Price = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
+Evaluate = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 #: Designs, and logarithms of their costs and uses of limits.
 Effects = tuple[FloatArray, FloatArray]
 #: Designs with their costs and violations.
@@ -86,9 +86,9 @@ Evaluated = tuple[FloatArray, FloatArray, FloatArray]
 class Screening:
     """The search for the designs of one batch."""
 
-    def __init__(self, lattice: Lattice, price: Price, archive: Archive, budget: int, rng: Generator) -> None:
+    def __init__(self, lattice: Lattice, evaluate: Evaluate, archive: Archive, budget: int, rng: Generator) -> None:
         self.lattice = lattice
-        self.price = price
+        self.evaluate = evaluate
         self.archive = archive
         self.budget = budget
         self.rng = rng
@@ -124,7 +124,7 @@ class Screening:
         """Costs and violations of limits of designs, which are kept where nothing beats them."""
         if not len(places):
             return np.empty((0, self.archive.costs.shape[1])), np.empty((0, 0))
-        costs, excess = self.price(places)
+        costs, excess = self.evaluate(places)
         self.evaluated += len(places)
         self._all.append((places, *summed(costs, excess)))
         self.archive = self.archive.joined(places, self._all[-1][1], ties=self._whole)
@@ -138,7 +138,7 @@ class Screening:
         return places[np.sort(first[new])]
 
     def _round(self) -> None:
-        """Price in one call neighbours and crossings of the front, and random designs."""
+        """Evaluate in one call neighbours and crossings of the front, and random designs."""
         near = self._new(np.concatenate([self._near(), self._crossings()]))
         free = max(int(self._size * FRESH), self._size - len(near), 1)
         self._noted(np.concatenate([near, self.lattice.random(free, self.rng)]))

@@ -147,7 +147,7 @@ class Names:
             section.mistake(name, f"{formula.text!r} is in {unit_name(compiled.dimension)}; expected {unit}")
         evaluated = self.needs_evaluation(formula)
         if evaluated and (is_count(name) or name in self.columns or name in self.quantities):
-            section.mistake(name, "must be known before pricing, and this formula needs its result")
+            section.mistake(name, "must be known before the evaluation, whose results this formula reads")
         behind, needs = self.parameters_behind(formula), (*self.derived_behind(formula), name)
         self.define(name, Name(compiled.dimension, boolean=compiled.kind == "boolean"), decided_by=behind)
         self.derived[name] = Derived(name, unit_name(compiled.dimension), formula.text, compiled, behind,

@@ -604,7 +604,7 @@ def test_the_table_says_that_the_tile_was_chosen(alone):
 
 
 def test_no_tile_that_fits_is_told_and_refused_where_the_time_depends_on_it(alone):
-    """At a given utilization it does not: the smallest tile is priced, with what is short of it."""
+    """At a given utilization it does not: the smallest tile is evaluated, with what is short of it."""
     path = alone(sram_bytes=100)
     refused = cost(path, code=1)
     assert refused == cost(path, "--tile-size", "best", code=1)

@@ -1,4 +1,4 @@
-"""Designs as set-ups of DFModel: the files are priced as the graphs are; notes list omitted columns."""
+"""Designs as set-ups of DFModel: the files are evaluated as the graphs are; notes list omitted columns."""
 
 import numpy as np
 import pytest

@@ -56,7 +56,7 @@ def test_rows_are_those_of_aicbs_own_generator():
     assert different == {("mlp_moelayer", 7, 33 / 64)}  # gradients go to experts in 8 bits, too
 
 
-def test_simai_prices_what_is_written():
+def test_simai_evaluates_what_is_written():
     rows = design_workload(run_of("deepseek_v3", LATENT))
     for point in range(rows.num_points):
         text = workload_file(rows, point=point).text

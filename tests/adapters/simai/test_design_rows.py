@@ -89,7 +89,7 @@ def test_headers_and_row_counts_follow_from_the_design(llama, toy_system, design
         )
 
 
-def test_simai_prices_a_design_as_it_prices_its_file(llama, toy_system, designs, tmp_path):
+def test_simai_evaluates_a_design_as_it_evaluates_its_file(llama, toy_system, designs, tmp_path):
     """The price of a design in a search, and of its exported file, are the same."""
     breakdown = simai_step(Run(llama, toy_system, designs))
     rows = design_workload(Run(llama, toy_system, designs))
@@ -197,7 +197,7 @@ BUSBW = "TP: {allreduce: 300, allgather: 280, alltoall: 230}\nDP: {allgather: 38
 
 
 @pytest.fixture
-def priced(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch):
     """A folder with a published workload and bandwidths."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "workload.txt").write_text(published("gpt_13b_scaled"))
@@ -206,7 +206,7 @@ def priced(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_cost_says_where_the_time_of_a_workload_goes(priced):
+def test_cost_says_where_the_time_of_a_workload_goes(folder):
     told = ["cost", "workload.txt", "--profile", "simai", "--busbw", "busbw.yaml", "--gpus", "512"]
     actual = json_of(*told)
     assert actual["profile"] == "simai-2024-12"
@@ -223,15 +223,15 @@ def test_cost_says_where_the_time_of_a_workload_goes(priced):
     assert stdout_of(*told, "--format", "csv").splitlines()[1].endswith(", 2059161")
 
 
-def test_cost_takes_a_machine_by_type_or_by_number(priced):
+def test_cost_takes_a_machine_by_type_or_by_number(folder):
     by_type = ["--gpu-type", "H100", "--nic-type", "cx7"]
     for network in (by_type, ["--nvlink-bandwidth", "370.8", "--nic-bandwidth", "48.5 GiB/s"]):
         actual = json_of("cost", "workload.txt", "--profile", "simai", *network)
         assert actual["total_us"] == pytest.approx(2119203, abs=0.5)
 
 
-def test_cost_says_what_is_missing_and_shows_what_simai_shows(priced):
-    (priced / "old.txt").write_text((priced / "workload.txt").read_text().replace("vpp: 8 ", ""))
+def test_cost_says_what_is_missing_and_shows_what_simai_shows(folder):
+    (folder / "old.txt").write_text((folder / "workload.txt").read_text().replace("vpp: 8 ", ""))
     told = ["cost", "old.txt", "--profile", "simai", "--gpu-type", "H100", "--format", "json"]
     out, err = outputs_of(*told)
     assert json.loads(out)["total_us"] is None
@@ -243,21 +243,21 @@ WRONG = cases(__file__, "WRONG")
 
 
 @pytest.mark.parametrize("arguments", WRONG)
-def test_mistakes_of_cost_are_one_clear_line(arguments, priced):
+def test_mistakes_of_cost_are_one_clear_line(arguments, folder):
     assert WRONG[arguments] in stderr_of("cost", *arguments.split())
 
 
-def test_a_workload_is_known_by_its_content_and_priced_without_an_option(priced):
+def test_a_workload_is_known_by_its_content_and_evaluated_without_an_option(folder):
     """On a usual machine, which is said."""
     out, err = outputs_of("cost", "small.txt", "--format", "json")
     assert err.startswith("dse: small.txt: no --gpu-type named, so evaluated on H100s")
     assert stdout_of("cost", "small.txt", "--profile", "simai", "--gpu-type", "H100", "--format", "json") == out
 
 
-def test_a_header_without_chunks_has_one_of_them_unless_a_revision_is_asked_for(priced):
+def test_a_header_without_chunks_has_one_of_them_unless_a_revision_is_asked_for(folder):
     """SimAI itself has no number for the bubble then."""
-    (priced / "old.txt").write_text((priced / "workload.txt").read_text().replace("vpp: 8 ", ""))
-    (priced / "one.txt").write_text((priced / "workload.txt").read_text().replace("vpp: 8 ", "vpp: 1 "))
+    (folder / "old.txt").write_text((folder / "workload.txt").read_text().replace("vpp: 8 ", ""))
+    (folder / "one.txt").write_text((folder / "workload.txt").read_text().replace("vpp: 8 ", "vpp: 1 "))
     totals = {}
     for name in ("old.txt", "one.txt"):
         out, err = outputs_of("cost", name, "--gpu-type", "H100", "--format", "json")
@@ -266,13 +266,13 @@ def test_a_header_without_chunks_has_one_of_them_unless_a_revision_is_asked_for(
     assert totals["old.txt"] == totals["one.txt"] > 0
 
 
-def test_the_first_revision_needs_every_token_at_its_place(priced):
-    (priced / "small.txt").write_text(SMALL.replace("all_gpus: 96 ", ""))
+def test_the_first_revision_needs_every_token_at_its_place(folder):
+    (folder / "small.txt").write_text(SMALL.replace("all_gpus: 96 ", ""))
     error = stderr_of("cost", "small.txt", "--profile", "simai-2024-10", "--busbw", "busbw.yaml", "--gpus", "96")
     assert "small.txt:1: all_gpus: missing; simai-2024-10 needs them" in error
 
 
-def test_other_gpus_than_those_of_the_file_are_noted(priced):
+def test_other_gpus_than_those_of_the_file_are_noted(folder):
     notes = stderr_of("cost", "small.txt", "--profile", "simai", "--gpu-type", "A100", "--gpus", "48", code=0)
     assert "all_gpus: 96 there, and 48 counted" in notes
 
@@ -304,7 +304,7 @@ def test_a_row_on_which_simai_never_ends_is_noted(monkeypatch, tmp_path, small_s
 DOCS = (ROOT / "docs" / "aicb.md").read_text()
 
 
-def test_the_documentation_holds(priced):
+def test_the_documentation_holds(folder):
     names: dict[str, object] = {}
     [snippet] = re.findall(r"^```python\n(.*?)^```$", DOCS, flags=re.MULTILINE | re.DOTALL)
     exec(compile(snippet, "docs/aicb.md", "exec"), names)

@@ -1,4 +1,4 @@
-"""A file says the same in other units: every bit of what it is read as, and of what is priced from it."""
+"""A file says the same in other units: every bit of what it is read as, and of what is evaluated from it."""
 
 import re
 from collections.abc import Mapping

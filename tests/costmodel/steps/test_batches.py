@@ -177,7 +177,7 @@ def test_every_column_of_experts_counts_for_its_row_alone():
 
 
 def check_rules(price: Callable[[Any], Breakdown], table: type[Design], base: Mapping[str, Any], every: int) -> None:
-    """Columns of other rules than ours, all in one batch, of which each n-th row is priced alone."""
+    """Columns of other rules than ours, all in one batch, of which each n-th row is evaluated alone."""
     read = [one for name, one in batches(table, base) if not splits_kernels(name) and name not in MODERN]
     designs = concatenated(read)
     rows = np.arange(0, designs.num_points, every)
@@ -301,7 +301,7 @@ def test_every_quantity_of_a_system_counts_for_its_row_alone(toy_system):
 @pytest.mark.slow
 def test_every_quantity_counts_for_its_row_alone_where_the_sharding_is_solved(toy_system):
     design = DesignPoints.of(**SPLIT, sharding="solve")
-    known = {*toy_system.quantities()} - {*[*toy_system.quantities()][::4]}  # one of four is priced alone too
+    known = {*toy_system.quantities()} - {*[*toy_system.quantities()][::4]}  # one of four is evaluated alone too
     check_quantities(toy_system, partial(stepped, load_model("gpt2_xl"), design), known)
 
 

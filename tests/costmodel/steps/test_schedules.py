@@ -58,7 +58,7 @@ def pipeline_order(schedule: str, p: int, v: int, m: int, n: int = 0) -> list[li
 
 
 def predicted(table: pd.DataFrame) -> pd.DataFrame:
-    """Our columns for the rows of a table of figures, priced as one batch."""
+    """Our columns for the rows of a table of figures, evaluated as one batch."""
     times = pipeline_times(
         schedule=table.schedule.tolist(), pp=table.p, vpp=table.v, gradient_accumulation_steps=table.m,
         group_size=table.get("group"), forward_time=table.f, input_gradient_time=table.b,

@@ -1,4 +1,4 @@
-"""Layers as rows: one that does not ship is priced, split, solved and exported like those that do."""
+"""Layers as rows: one that does not ship is evaluated, split, solved and exported like those that do."""
 
 import ast
 import re

@@ -289,8 +289,8 @@ def test_a_system_multiplies_few_bits_as_fast_as_its_device(row):
 
 @pytest.mark.parametrize(("system", "known"), cases(__file__, "formats_that_a_chip_has_no_units_for_have_no_number"))
 def test_formats_that_a_chip_has_no_units_for_have_no_number(system, known, dense):
-    priced = step(dense, load_system(system), designs(dense, dp=64, precision=[*FORMATS]))
-    has = ~np.isnan(np.stack([*priced.columns().values()]))
+    evaluated = step(dense, load_system(system), designs(dense, dp=64, precision=[*FORMATS]))
+    has = ~np.isnan(np.stack([*evaluated.columns().values()]))
     expected = np.array([word in (*known, "bf16", "fp16") for word in FORMATS])
     np.testing.assert_array_equal(has, np.broadcast_to(expected, has.shape))
 
@@ -339,8 +339,8 @@ def test_published_runs_are_met(system, layout, precision, published):
         model, **layout, precision=["bf16", precision], sequence_parallel=1, zero=1, overlap_grad_reduce=1,
         gradient_accumulation_steps=1536 // layout["dp"],
     )  # fmt: skip
-    priced = step(model, machine, design)
-    rates = priced.tokens_per_second / priced.world_size
+    evaluated = step(model, machine, design)
+    rates = evaluated.tokens_per_second / evaluated.world_size
     assert rates[1] == pytest.approx(published, rel=0.12)
     if precision != "nvfp4":
         assert 1.2 < rates[1] / rates[0] < 1.6

@@ -85,9 +85,9 @@ def test_options_of_other_files_are_refused(file, options, message, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), cases(__file__, "a_file_that_is_not_priced_is_told_with_what_would_do"), ids=["unknown", "log"]
+    ("text", "message"), cases(__file__, "a_file_without_a_cost_is_told_with_what_would_do"), ids=["unknown", "log"]
 )
-def test_a_file_that_is_not_priced_is_told_with_what_would_do(text, message, tmp_path):
+def test_a_file_without_a_cost_is_told_with_what_would_do(text, message, tmp_path):
     (tmp_path / "file.yaml").write_text(text)
     err = stderr_of("cost", "file.yaml")
     assert err.startswith(f"dse: file.yaml: {message}")
@@ -98,4 +98,4 @@ def test_a_module_without_kernels_has_empty_tables(tmp_path):
     (tmp_path / "nothing.hlo").write_text("HloModule m\n\nENTRY e {\n  ROOT x = f32[8,8] parameter(0)\n}\n")
     assert "0 kernels" in stdout_of("cost", "nothing.hlo")
     error = stderr_of("cost", "nothing.hlo", "--system", "a100_80g_dgx")
-    assert "nothing.hlo: runs no kernels, so that there is nothing to price" in error
+    assert "nothing.hlo: runs no kernels, so that nothing can be evaluated" in error

@@ -115,7 +115,7 @@ def test_evaluate_writes_designs_in_each_format(form, tmp_path):
     assert (tmp_path / "designs").stat().st_size > 100
 
 
-def test_evaluate_prices_one_design():
+def test_evaluate_prints_one_design():
     design = json_of("evaluate", "gpt3_175b_1024_a100", *LAYOUT, "--set", "recompute=full")
     assert list(design) == [*("feasible", "given", "params", "derived", "values", "margins", "breakdown"), *RECORD_KEYS]
     assert design["derived"] == {"dp": 8, "gradient_accumulation_steps": 192}

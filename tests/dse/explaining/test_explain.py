@@ -50,8 +50,8 @@ def assert_adds_up(explanation):
         assert_leaves_alone(tree["path"])
         of_part = tree[unit].groupby(tree["path"].str[0]).sum()
         for part in PARTS[total]:
-            priced = explanation.record["breakdown"][with_unit_suffix(part)]
-            assert of_part.get(part_name(part), 0.0) == pytest.approx(priced, rel=1e-9, abs=1e-12 * whole)
+            evaluated = explanation.record["breakdown"][with_unit_suffix(part)]
+            assert of_part.get(part_name(part), 0.0) == pytest.approx(evaluated, rel=1e-9, abs=1e-12 * whole)
 
 
 @pytest.mark.parametrize("name", shipped.names("spaces"))

@@ -79,7 +79,7 @@ def test_a_study_beside_itself_is_alike():
     assert "No design of either front is better" in text
 
 
-def test_designs_of_a_study_are_priced_on_another_machine():
+def test_designs_of_a_study_are_evaluated_on_another_machine():
     argv = ["compare", "all", "--system", "h100_80g_dgx"]
     actual = json_of(*argv)
     assert actual["systems"] == ["a100_80g_dgx", "h100_80g_dgx"]

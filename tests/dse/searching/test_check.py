@@ -1,4 +1,4 @@
-"""A study knows what priced its trials: what is stored is what the cost model gives, or it is said."""
+"""A study knows what evaluated its trials: what is stored is what the cost model gives, or it is said."""
 
 import re
 import sqlite3
@@ -42,7 +42,7 @@ def study(small_space):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_study_is_priced_again_to_the_bit(kind, small_space):
+def test_every_kind_of_study_is_evaluated_again_to_the_bit(kind, small_space):
     _, how = KINDS[kind]
     Study.create(space_of(kind, small_space), "one", **how).run(16)
     study = Study.load("one")

@@ -47,7 +47,7 @@ def study(searched, space):
     return searched(space, 1000, "inner")
 
 
-def priced(space):
+def evaluated(space):
     """Every legal design of a space, its outer design, costs, and violations."""
     designs = [params for columns in space.legal.enumerate() for params in space.decode(columns)]
     evaluation = evaluate(space, space.encode(designs))
@@ -62,7 +62,7 @@ def test_outer_and_inner_designs_are_the_legal_ones(space, monkeypatch):
     points = outer["micro_batch_size"].size
     parts = list(space.outer.inner(outer, points))
     designs = [params for _, part in parts for params in space.decode(part)]
-    every, keys, _, _ = priced(space)
+    every, keys, _, _ = evaluated(space)
     assert sorted(map(str, designs)) == sorted(map(str, every))
     sampled = space.outer.space.parameters
     outer_keys = list(zip(*([p.value(code) for code in outer[p.name]] for p in sampled), strict=True))
@@ -73,7 +73,7 @@ def test_outer_and_inner_designs_are_the_legal_ones(space, monkeypatch):
 
 
 def test_the_winners_of_each_trial_are_the_front_of_its_inner_designs(study, space):
-    _, keys, costs, violations = priced(space)
+    _, keys, costs, violations = evaluated(space)
     for trial in study.table.trials:
         rows = [row for row, key in enumerate(keys) if key == space.outer.key(trial.params)]
         others = [list(winner["values"].values()) for winner in trial.user_attrs[WINNERS]]
@@ -162,7 +162,7 @@ def test_where_nothing_is_feasible_a_trial_breaks_least(name):
     space = small(constraints={**SMALL["constraints"], "fits_in_memory": "peak_memory <= 1 GB"})
     study = Study.create(space, sampler=name)
     study.run(12)
-    _, keys, _, violations = priced(space)
+    _, keys, _, violations = evaluated(space)
     for trial in study.table.trials:
         worst = [row for row, key in enumerate(keys) if key == space.outer.key(trial.params)]
         assert sum(max(v, 0) for v in trial.constraints.values()) == violations[worst].min()
@@ -210,7 +210,7 @@ def test_how_a_parameter_is_chosen_counts_only_where_it_is_exact(space):
 def test_an_exact_parameter_may_be_pinned(space):
     pinned = space.pinned({"tp": 8})
     assert [parameter.name for parameter in pinned.inner] == ["pp", "recompute"]
-    assert pinned.legal.count == sum(params["tp"] == 8 for params in priced(space)[0])
+    assert pinned.legal.count == sum(params["tp"] == 8 for params in evaluated(space)[0])
 
 
 @by_table("written", "message")

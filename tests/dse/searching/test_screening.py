@@ -81,12 +81,12 @@ def test_a_plain_optuna_study_gets_the_whole_front_of_a_space(space):
     assert {key(params) for params in asked(study, int(front.sum()))} == {key(params) for params in best}
 
 
-def test_every_trial_says_how_many_designs_were_priced_for_it(codesign):
+def test_every_trial_says_how_many_designs_were_evaluated_for_it(codesign):
     study = study_of(codesign, batch_size=10, designs_per_trial=30)
     asked(study, 20)
-    priced = [trial.user_attrs[DESIGNS_PRICED] for trial in study.trials]
-    assert min(priced) >= 30
-    assert sum(priced[10:]) < sum(priced[:10])
+    evaluated = [trial.user_attrs[DESIGNS_PRICED] for trial in study.trials]
+    assert min(evaluated) >= 30
+    assert sum(evaluated[10:]) < sum(evaluated[:10])
 
 
 def test_proposals_are_legal_feasible_and_beat_as_many_random_designs(codesign):

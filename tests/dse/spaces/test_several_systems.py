@@ -1,4 +1,4 @@
-"""A list of systems in a space: which machine is a parameter, priced as it is in a space of its own."""
+"""A list of systems in a space: which machine is a parameter, evaluated as it is in a space of its own."""
 
 import numpy as np
 import pytest

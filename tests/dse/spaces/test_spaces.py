@@ -182,7 +182,7 @@ def test_older_spaces_are_as_they_were(name):
 LAYOUTS = [(name, layout) for name in shipped.names("spaces") for layout in Space.load(name).layouts]
 
 
-def priced(name, layout):
+def evaluated(name, layout):
     """A layout's step. [s]"""
     space = Space.load(name)
     design = space.encode([space.completed(space.layouts[layout])])
@@ -209,10 +209,10 @@ STEPS = {
 @pytest.mark.parametrize("name", STEPS)
 def test_published_layouts_take_about_as_long_as_published(name):
     seconds, near = STEPS[name]
-    assert priced(name, "published") == pytest.approx(seconds, rel=near)
+    assert evaluated(name, "published") == pytest.approx(seconds, rel=near)
 
 
 def test_folding_pays_as_published():
     """MoE Parallel Folding, table 3: of five layouts of Mixtral 8x22B each is slower than the one before."""
-    steps = [priced("mixtral_8x22b_128_h100", layout) for layout in Space.load("mixtral_8x22b_128_h100").layouts]
+    steps = [evaluated("mixtral_8x22b_128_h100", layout) for layout in Space.load("mixtral_8x22b_128_h100").layouts]
     assert steps == sorted(steps)

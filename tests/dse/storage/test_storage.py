@@ -115,10 +115,10 @@ def test_columns_hold_the_values_of_all_kinds_of_trials(either):
         assert columns.feasible.tolist() == [False, False, False, True, False, False]
         assert columns.feasible.tolist() == [max(t.constraints.values()) <= 0 for t in complete]
         assert store.some_trials(study.study_id, columns.ids[::-1]) == complete
-        priced = store.moment(study, attribute="breakdown", first=1)
-        assert (priced.rows, priced.trials.numbers.tolist()) == (7, [2, 6])
-        assert priced.params == {name: [complete[2].params[name], value] for name, value in finished().params.items()}
-        assert priced.user_attrs == study.user_attrs
+        whole = store.moment(study, attribute="breakdown", first=1)
+        assert (whole.rows, whole.trials.numbers.tolist()) == (7, [2, 6])
+        assert whole.params == {name: [complete[2].params[name], value] for name, value in finished().params.items()}
+        assert whole.user_attrs == study.user_attrs
 
 
 @pytest.mark.parametrize("violation", [float("nan"), "none", None, True, [], [float("nan")], [[1]]])

@@ -119,8 +119,8 @@ def test_layouts_of_published_pairs_are_ordered_as_published(measured):
 
 
 @pytest.mark.slow
-def test_public_runs_are_priced_or_lack_something_that_is_named(public):
-    """Eight rows have no split, three contradict theirs, three have models that do not ship; all others are priced."""
+def test_public_runs_are_evaluated_or_lack_something_that_is_named(public):
+    """Eight rows have no split, three contradict theirs, three have unknown models; the others are evaluated."""
     runs = [one for one in public if not one.row.is_kernel]
     left = [one.why_not for one in runs if not one.expressed]
     assert sum("its split over ranks" in why for why in left) == 8
@@ -131,7 +131,7 @@ def test_public_runs_are_priced_or_lack_something_that_is_named(public):
 
 
 @pytest.mark.slow
-def test_public_kernels_are_priced_where_their_machine_is_known(public):
+def test_public_kernels_are_evaluated_where_their_machine_is_known(public):
     kernels = [one for one in public if one.row.is_kernel]
     left = {one.why_not for one in kernels if not one.expressed}
     assert all(why.startswith("a system for") for why in left)
@@ -354,7 +354,7 @@ def test_measurements_are_not_written_over(tmp_path):
     assert table.read_text() == HEADING + ROW
 
 
-def test_a_named_system_prices_all_rows(tmp_path):
+def test_a_named_system_evaluates_all_rows(tmp_path):
     """Hardware of a row is not looked up; a file of one's own is as good as a shipped one."""
     table = written(tmp_path, HEADING + ROW + ROW.replace("A100-SXM4-80GB", "an abacus"))
     copy = shutil.copy(shipped.ROOT / "systems" / "h100_80g_dgx.yaml", tmp_path / "copy.yaml")

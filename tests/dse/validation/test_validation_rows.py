@@ -75,7 +75,7 @@ def test_selective_recomputation_of_layers_is_that_of_half_of_a_stage():
 
 
 @by_table("cells", "lacks")
-def test_what_a_row_lacks_is_named_and_others_are_priced(cells, lacks):
+def test_what_a_row_lacks_is_named_and_others_are_evaluated(cells, lacks):
     wrong, right = compared([row_of(**cells), STEPS[1]])
     assert lacks in wrong.why_not
     assert right.predicted_s > 0
@@ -95,7 +95,7 @@ def test_a_model_is_a_built_in_one_or_the_columns_of_its_row():
     assert (model.num_experts, model.moe_topk, model.moe_ffn_hidden_size) == (64, 2, 1024)
 
 
-def test_runs_priced_together_cost_what_each_costs_for_itself():
+def test_runs_evaluated_together_cost_what_each_costs_for_itself():
     """Of one model and system, with fabrics and columns of their own."""
     runs = [expressed_row(row) for row in STEPS if row.model == "GPT-39.1B"][:5]
     runs[1] = replace(runs[1], machine=replace(runs[1].machine, quantities={"fabric_bandwidth": 3e9}))

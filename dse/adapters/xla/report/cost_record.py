@@ -142,7 +142,7 @@ class ModuleCost:
         except DseError as error:
             raise DseError(f"{path}: {error}") from None
         if system and not program.kernels:
-            raise ParameterError(f"{path}: runs no kernels, so that there is nothing to price; leave out {{system}}")
+            raise ParameterError(f"{path}: runs no kernels, so that nothing can be evaluated; leave out {{system}}")
         machine = load_system(system or USUAL_SYSTEM) if program.kernels else None
         return cls(str(path), analysis, program, barriers, machine)
 

@@ -290,7 +290,7 @@ CHUNK = 512
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramCost:
-    """Price of each kernel of a program, all its runs; every array has shape (points, kernels)."""
+    """Cost of each kernel of a program, all its runs; every array has shape (points, kernels)."""
 
     time: FloatArray  #: [s]
     memory_bound: BoolArray  #: whether a kernel waits for a memory level, for most of its time
