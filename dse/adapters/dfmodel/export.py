@@ -7,18 +7,19 @@ has the blocks and words of the generation that evaluated the design, or of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, IntArray
+from costmodel.columns import IntArray
 from costmodel.errors import DseError
+from costmodel.formats.input_files import data_beside
 from costmodel.rules.registry import profile_named
 from costmodel.steps.transformer import resolve_sharding
 from costmodel.training.blocks import Layer
-from costmodel.training.design import EXPLICIT_TILES, RECOMPUTE_NONE, DesignPoints
+from costmodel.training.design import DesignPoints
 from costmodel.training.kernel_kind import Kernel
 from costmodel.training.run import TransformerRun, rank_run
 from dse.adapters.dfmodel import graph as codes
@@ -46,17 +47,8 @@ _PRODUCT_CODES: Final[Mapping[str, Mapping[str, int]]] = {
     "_bwd_weight_update": {"column": codes.N, "row": codes.M},
 }
 
-#: Rows with a setting that a file cannot express, and the note for it.
-_UNSUPPORTED: Final[tuple[tuple[Callable[[DesignPoints], BoolArray], str], ...]] = (
-    (lambda d: d.recompute != RECOMPUTE_NONE, "recompute (the graph has each kernel once)"),
-    (lambda d: d.recomputed_modules > 0, "recompute_<module> (the graph has each kernel once)"),
-    (lambda d: d.cp > 1, "cp (a sequence is whole on every rank)"),
-    (lambda d: d.vpp > 1, "vpp (the format has another rule for chunks of a stage)"),
-    (lambda d: d.zero > 0, "distributed_optimizer (gradients are summed whole)"),
-    (lambda d: d.overlap_grad_reduce > 0, "overlap_grad_reduce (gradients are summed with each micro-batch)"),
-    (lambda d: d.tiling == EXPLICIT_TILES, "tiling (tiles are of tokens, alike for all kernels)"),
-    (lambda d: d.attention > 0, "attention=fused (scores are kernels of their own)"),
-)
+#: Column -> the most that a file can express, and the note for designs with more.
+_UNSUPPORTED: Final[Mapping[str, tuple[float, str]]] = data_beside(__file__)
 
 
 def rows_of(graph: DfmodelGraph, layer: Layer) -> list[Kernel]:
@@ -99,7 +91,7 @@ def unsupported_shardings(graph: DfmodelGraph, layer: Layer, shardings: Mapping[
 
 def unsupported_columns(design: DesignPoints, point: int) -> Iterator[str]:
     """Columns of one design that a file of any generation leaves out."""
-    left_out = [words for lacks, words in _UNSUPPORTED if np.ravel(lacks(design))[point]]
+    left_out = [words for name, (most, words) in _UNSUPPORTED.items() if getattr(design, name)[point] > most]
     if left_out:
         yield f"left out: {', '.join(left_out)}"
 

@@ -19,7 +19,15 @@ from costmodel.training.blocks import MODULES, OFFLOAD_MODULES
 from costmodel.training.design import EVEN
 from costmodel.training.model import ModelShape
 from costmodel.training.run import padded_vocabulary
-from dse.adapters.megatron.model import BALANCES, KEYS, model_losses, model_settings, settings_model, usual_vocabulary
+from dse.adapters.megatron.model import (
+    BALANCES,
+    KEYS,
+    branches,
+    model_losses,
+    model_settings,
+    settings_model,
+    usual_vocabulary,
+)
 from dse.launches.adapters import read_peft
 from dse.launches.launch import Launch, NotExpressible, even_or_written, refuse, written_layout
 from dse.spaces.sections.frameworks import conditions_met
@@ -102,7 +110,7 @@ IN_PATTERN: Final = ("num_virtual_stages", "pipeline_model_parallel_layout", "de
 def _hybrid_pipeline(launch: Launch, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a hybrid model, whose pattern has "|" between the chunks of the pipeline."""
     order, *prediction = settings["hybrid_layer_pattern"].split("/")
-    ends = np.cumsum(launch.chunks()).tolist()
+    ends = (np.cumsum(launch.chunks()) * branches(launch.model)).tolist()
     chunks = [order[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     text = "/".join(["|".join(chunks), *prediction])
     kept = {name: value for name, value in settings.items() if not name.startswith(IN_PATTERN)}
@@ -124,7 +132,8 @@ def _recomputation(launch: Launch) -> dict[str, Any]:
     word, layers = launch["recompute"], int(launch["recompute_layers"])
     if word == "full":
         method = launch["recompute_method"] if layers else "uniform"
-        return {"recompute_granularity": "full", "recompute_method": method, "recompute_num_layers": layers or 1}
+        counted = (layers or 1) * branches(launch.model)
+        return {"recompute_granularity": "full", "recompute_method": method, "recompute_num_layers": counted}
     modules = [m.name for m in MODULES if launch[m.column] or (m.selective and word == "selective")]
     offloaded = [m.name for m in OFFLOAD_MODULES if launch[m.column]]
     settings = {**KEYS["offload"], "offload_modules": offloaded} if offloaded else {}

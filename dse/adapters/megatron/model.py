@@ -15,7 +15,7 @@ from costmodel.errors import DseError
 from costmodel.formats import shipped
 from costmodel.formats.input_files import data_beside
 from costmodel.formats.model_file import load_model
-from costmodel.training.dimensions import MOST_LAYERS, Numerics, plain
+from costmodel.training.dimensions import LAYER_LETTERS, MOST_LAYERS, Numerics, plain
 from costmodel.training.model import ModelShape
 from dse.spaces.sections.frameworks import conditions_met
 
@@ -110,16 +110,25 @@ def model_settings(model: ModelShape) -> dict[str, Any]:
 def hybrid_pattern(model: ModelShape) -> str:
     """Layers as hybrid models of Megatron-LM write them, and those of multi-token prediction behind "/"; "" for others.
 
+    A layer with a mixer and an MLP is two of Megatron-LM's.
+
     >>> from costmodel import load_model
-    >>> hybrid_pattern(load_model("nemotron_3_super_120b_a12b"))[-9:]
-    'MEMEME/*E'
+    >>> hybrid_pattern(load_model("nemotron_3_super_120b_a12b"))[-9:], hybrid_pattern(load_model("bamba_9b"))[:8]
+    ('MEMEME/*E', 'M-M-M-M-')
     """
-    letters = {*model.layer_order, *model.mtp_order}
-    usual = model.linear_norm and model.linear_conv_kernel == CONVOLUTION
-    if not model.layer_order or model.layer_kinds or model.layers or letters - {*HYBRID_LETTERS} or not usual:
+    orders = (model.layer_order, model.mtp_order or model.layer_order[-1:])
+    parts = [[model.letters[letter] for letter in order] for order in orders]
+    words = {"".join(LAYER_LETTERS[letter][:2]): letter for letter in HYBRID_LETTERS} | {"": ""}
+    stated = all(not sizes and {mixer, mlp} <= words.keys() for part in parts for mixer, mlp, sizes in part)
+    if model.layers or not (orders[0] and stated and model.linear_norm and model.linear_conv_kernel == CONVOLUTION):
         return ""
-    prediction = model.mtp_order or model.layer_order[-1]
-    return "/".join([model.layer_order, *[prediction] * int(model.mtp_layers)])
+    order, prediction = ("".join(words[mixer] + words[mlp] for mixer, mlp, _ in part) for part in parts)
+    return "/".join([order, *[prediction] * int(model.mtp_layers)]) if "M" in order or order == orders[0] else ""
+
+
+def branches(model: ModelShape) -> int:
+    """Layers of Megatron-LM for each layer of the model: 2 where its hybrid models have a mixer and an MLP."""
+    return len(hybrid_pattern(model).partition("/")[0]) // int(model.num_layers) or 1
 
 
 def _positions(model: ModelShape) -> dict[str, Any]:
@@ -153,6 +162,7 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
         settings["linear_key_head_dim"] = int(model.features["delta_key"])
     if pattern_of_layers := hybrid_pattern(model):
         settings |= {"hybrid_layer_pattern": pattern_of_layers, "is_hybrid_model": True, "spec": [*HYBRID_SPEC]}
+        settings |= _hybrid_layers(settings)
         settings |= {setting: int(getattr(model, field)) for setting, field in KEYS["mamba"].items()}
     if model.index_topk:
         settings |= {"experimental_attention_variant": "dsa", "no_rope_fusion": True}

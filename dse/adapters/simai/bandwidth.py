@@ -30,12 +30,8 @@ class Revision:
     least_forward_bytes: float = 4096  #: smaller messages of the forward pass count as this much [B]
 
 
-REVISIONS: Final[Mapping[str, Revision]] = {
-    "simai-2024-10": Revision(  # commit bf0a9a77
-        bandwidth="file", bandwidth_unit=1e9, gather="all_reduce", bubble_by="pp", overlaps=False, least_forward_bytes=0
-    ),
-    "simai-2024-12": Revision(bandwidth="file"),  # commit 4e66932a
-    "simai-2025-07": Revision(bandwidth="links"),  # commit 13696181
+REVISIONS: Final = {
+    name: Revision(**rules) for name, rules in data_beside(__file__, "tables.yaml")["revisions"].items()
 }
 
 #: Message sizes of the tables' rows: 16 MiB to 16 GiB. [B]

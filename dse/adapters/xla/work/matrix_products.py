@@ -19,12 +19,7 @@ from costmodel.errors import DseError
 from dse.adapters.xla.text.module import Instruction, Shape, custom_call_target
 
 #: Lists of dimensions, as settings of libraries call them; an instruction writes `dims` for `dimensions`.
-DIMENSIONS: Final = (
-    "lhs_contracting_dimensions",
-    "rhs_contracting_dimensions",
-    "lhs_batch_dimensions",
-    "rhs_batch_dimensions",
-)
+DIMENSIONS: Final = tuple(f"{side}_{kind}_dimensions" for kind in ("contracting", "batch") for side in ("lhs", "rhs"))
 
 
 @dataclass(frozen=True, slots=True)
