@@ -364,8 +364,7 @@ def chosen(columns: Sequence[AnyArray], places: IntArray) -> AnyArray:
 
 def largest(columns: Sequence[FloatArray]) -> IntArray:
     """For each point the index of the column with the largest value, the first of equal ones; (points,). [-]"""
-    places: IntArray = np.stack(np.broadcast_arrays(*columns)).argmax(axis=0)
-    return places
+    return np.asarray(np.stack(np.broadcast_arrays(*columns)).argmax(axis=0))
 
 
 def distinct_table_rows(table: NDArray[Any]) -> tuple[IntArray, IntArray]:

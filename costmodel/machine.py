@@ -189,8 +189,7 @@ class Chip(MachinePart):
 
     def format_speedup(self, units: str) -> FloatArray:
         """Peak rate of products in a format over that of 16 bits, as data sheets have it; 0: no units. [-]"""
-        speedup: FloatArray = getattr(self, f"{units.replace('block', 'fp8')}_speedup")
-        return speedup
+        return np.asarray(getattr(self, f"{units.replace('block', 'fp8')}_speedup"))
 
     @property
     def vector_flop_rate(self) -> FloatArray:
@@ -312,6 +311,8 @@ class Software(MachinePart):
     adapter_passes: FloatArray = column("-", 1)
     #: Passes in fp32 that add biases of experts, scaled by the weights of the router, which grouped products may fuse.
     expert_bias_passes: FloatArray = column("-", 1)
+    #: Passes that clamp activations of experts and join their halves, which the activation may fuse.
+    expert_clamp_passes: FloatArray = column("-", 0)
     #: Work of the host to launch a cast for one expert, over that for a kernel; 0: one launch for all experts.
     expert_casts: FloatArray = column("-", 0)
     #: Bytes that layers keep for their backward pass, over those with fused kernels.
@@ -330,7 +331,7 @@ class Software(MachinePart):
     host_update_bandwidth: FloatArray = column("B/s", np.inf)
     #: 1 where replicas with sharded optimizer states (`zero` 1) all-reduce gradients and use only their share.
     whole_gradients: FloatArray = column("-", 0, high=1)
-    #: 1 where an update copies 16-bit gradients to fp32 and 8-bit weights from 16 bits, all of a rank's at once.
+    #: 1 where an update copies 16-bit gradients to fp32 and 8-bit weights from 16 bits at once, and clears gradients.
     update_copies: FloatArray = column("-", 0, high=1)
     #: Bytes of a parameter that stay on the chip although the host updates its optimizer states.
     offloaded_weights: FloatArray = column("B", 0)

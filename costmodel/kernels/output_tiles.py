@@ -87,8 +87,7 @@ def has_room(tile_m: FloatArray, tile_n: FloatArray, system: System, element_byt
     `element_bytes` is the size of an operand's element, broadcast against `tile_m`. [B]
     """
     block = 2 * np.minimum(tile_m, tile_n) ** 2  # two square ones, or one
-    fits: BoolArray = BLOCK_ROOM * np.maximum(element_bytes, LEAST_TILED_BYTES) * block <= system.memory[0].capacity
-    return fits
+    return np.asarray(BLOCK_ROOM * np.maximum(element_bytes, LEAST_TILED_BYTES) * block <= system.memory[0].capacity)
 
 
 def seconds_per_byte(system: System) -> FloatArray:

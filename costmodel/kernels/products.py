@@ -147,8 +147,7 @@ def is_unaligned(gemms: Gemms, element_bytes: FloatArray | float) -> BoolArray:
 
 
 def _is_fraction(values: FloatArray) -> BoolArray:
-    fractions: BoolArray = np.floor(values) != values
-    return fractions
+    return np.asarray(np.floor(values) != values)
 
 
 def gemm_cost(

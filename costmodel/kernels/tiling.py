@@ -311,8 +311,7 @@ def _try_pieces(
 
 def _power_of_two(values: FloatArray) -> FloatArray:
     """The largest power of two that is no larger. [-]"""
-    power: FloatArray = np.ldexp(1.0, np.frexp(values)[1] - 1)
-    return power
+    return np.asarray(np.ldexp(1.0, np.frexp(values)[1] - 1))
 
 
 #: Tiles of a block that are the tile before, the other way round.

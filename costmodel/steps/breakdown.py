@@ -54,8 +54,7 @@ class ResultTable(Columns):
     @property
     def time(self) -> FloatArray:
         """The time that the work is about: of a step, of a token. [s]"""
-        values: FloatArray = getattr(self, next(iter(layout_of(type(self)).units)))
-        return values
+        return np.asarray(getattr(self, next(iter(layout_of(type(self)).units))))
 
     @property
     def memory(self) -> FloatArray:

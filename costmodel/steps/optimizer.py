@@ -30,7 +30,12 @@ from costmodel.training.run import TransformerRun, gradient_bytes
 
 
 def optimizer_step(
-    owned: FloatArray, system: System, everyone: Group, *, update: KernelCost | None = None
+    owned: FloatArray,
+    system: System,
+    everyone: Group,
+    *,
+    update: KernelCost | None = None,
+    moved: FloatArray | float = 0.0,
 ) -> KernelCost:
     """Gradient clipping, with the all-reduce of its norm over all ranks, and the update of owned weights.
 
@@ -44,17 +49,19 @@ def optimizer_step(
         All ranks, (points,).
     update : KernelCost, optional
         The update, where it is another than that of Adam in full precision.
+    moved : (points,) array, optional
+        Traffic of copies of gradients, and of setting them to zero. [B]
     """
-    clipping = weight_kernel("gradclip", owned, system)
-    update = weight_kernel("apply_grad", owned, system) if update is None else update
-    norm = collective("all_reduce", 4.0 * np.ones_like(owned), everyone, system.network)
+    dram, norm = system.dram, collective("all_reduce", 4.0 * np.ones_like(owned), everyone, system.network)
+    busy = moved / (dram.bandwidth * dram.efficiency)
     parts = {
-        "clipping of gradients": clipping.time,
-        "update of weights": update.time,
-        "all_reduce of the norm": norm.time,
+        "clipping of gradients": weight_kernel("gradclip", owned, system),
+        "update of weights": weight_kernel("apply_grad", owned, system) if update is None else update,
+        "copies of gradients": KernelCost(time=busy, memory_energy=moved * dram.energy),
+        "all_reduce of the norm": KernelCost(time=norm.time),
     }
-    items = {Item("time", "optimizer_time", name=name): time for name, time in parts.items()}
-    return replace(clipping + update + KernelCost(time=norm.time), items=items)
+    items = {Item("time", "optimizer_time", name=name): part.time for name, part in parts.items()}
+    return replace(sum(parts.values(), start=KernelCost()), items=items)
 
 
 def weight_kernel(kernel: str, weights: FloatArray, system: System, accesses: FloatArray | None = None) -> KernelCost:

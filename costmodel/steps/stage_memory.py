@@ -357,8 +357,7 @@ def stage_quantised(run: TransformerRun, stage: Stage, parts: Sequence[PartMemor
 
 def working_buffers(layers: Sequence[PartMemory]) -> FloatArray:
     """Bytes that the running layer needs in addition to kept tensors, of the kind that needs most. [B]"""
-    most: FloatArray = np.maximum.reduce(np.broadcast_arrays(*(layer.working for layer in layers)))
-    return most
+    return np.asarray(np.maximum.reduce(np.broadcast_arrays(*(layer.working for layer in layers))))
 
 
 def loss_buffers(run: TransformerRun, parts: Sequence[PartMemory]) -> FloatArray:

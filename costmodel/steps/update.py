@@ -41,12 +41,12 @@ from costmodel.kernels.kernel_cost import Item, Items, KernelCost, added, quanti
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
 from costmodel.steps.micro_batch.rank_memory import PartMemory
 from costmodel.steps.optimizer import optimizer_step, state_update
-from costmodel.steps.parameter_states import exchanged_bytes, owned_parameters, weight_casts
+from costmodel.steps.parameter_states import exchanged_bytes, is_sharded, owned_parameters, weight_casts
 from costmodel.steps.pipeline.pipeline_step import ScheduledPasses
 from costmodel.steps.pipeline.stages import Stage, chosen_stage
 from costmodel.steps.stage_memory import head_parameters, stage_quantised, trained_parameters
 from costmodel.training.design import DesignPoints
-from costmodel.training.precision import WHOLE_GRADIENTS, ZERO, Exchange, ZeroStage
+from costmodel.training.precision import FULL_BYTES, WHOLE_GRADIENTS, ZERO, Exchange, ZeroStage
 from costmodel.training.ranks import Group, Sharing
 from costmodel.training.run import TransformerRun, gradient_bytes, padded_vocabulary, some_adapters, trained_share
 
@@ -410,9 +410,11 @@ def weight_update(
     """
     stage, parameters, experts = fullest_update(stages, trained)
     plain, matrices = owned_parameters(run, stage, parameters, experts if run.model.num_experts else None)
-    update = optimizer_step(
-        plain + matrices, run.system, run.design.ranks.all, update=state_update(run, stage, plain, matrices)
-    )
+    width, in_units = gradient_bytes(run), is_sharded(run.design, "gradients") | is_sharded(run.design, "weights")
+    copies = np.where(width < FULL_BYTES, (width + FULL_BYTES) * (plain + matrices), 0.0)
+    moved = run.system.software.update_copies * np.where(in_units, 0.0, width * (parameters + experts) + copies)
+    everyone, update = run.design.ranks.all, state_update(run, stage, plain, matrices)
+    update = optimizer_step(plain + matrices, run.system, everyone, update=update, moved=moved)
     return update, weight_casts(run, stage_quantised(run, stage, parts))
 
 

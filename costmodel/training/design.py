@@ -419,8 +419,7 @@ class DesignPoints(Design):
     @cached_property
     def is_1f1b(self) -> BoolArray:
         """Where forward and backward passes follow each other in turn, interleaved or not; (points,)."""
-        in_turn: BoolArray = self.schedule == ONE_FORWARD_ONE_BACKWARD
-        return in_turn
+        return np.asarray(self.schedule == ONE_FORWARD_ONE_BACKWARD)
 
     @cached_property
     def recomputed_modules(self) -> FloatArray:

@@ -48,8 +48,7 @@ class Alias:
 
     def agrees(self, values: FloatArray) -> BoolArray:
         """Where values of the column are as the switch sets them; (points,)."""
-        agreed: BoolArray = (values == self.value) | (self.least & (values > self.value))
-        return agreed
+        return np.asarray((values == self.value) | (self.least & (values > self.value)))
 
 
 def words(options: Iterable[str], default: float = 0.0, **kind: Any) -> Any:

@@ -111,20 +111,23 @@ def expert_products(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
     yield MatrixProduct(kernel.name, (rank.padded_expert_rows, n, k), rank.model.num_experts / rank.design.ep, 1.0)
 
 
-def expert_bias_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
-    """Biases of the last product of experts, added in fp32 with the weights of the router, and their gradients.
+def expert_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
+    """Passes over outputs of products of experts with biases, those of GPT OSS, where the products do not fuse them.
 
-    Megatron Core (`TEGroupedMLP._apply_bias`), expert by expert, writes a scaled bias for each row, adds it to outputs
-    in 16 bits, joins and casts: 28 bytes of an output. Backward it casts the gradient, and writes and sums the
-    products for the gradients of biases and of router weights: 6, 12 and 12 bytes.
+    Megatron Core (`TEGroupedMLP._apply_bias`) adds biases of the last product in fp32, scaled by weights of the router:
+    expert by expert, it writes a scaled bias for each row, adds it to outputs in 16 bits, joins and casts: 28 bytes of
+    an output. Backward it casts the gradient, and writes and sums the products for the gradients of biases and of
+    router weights: 6, 12 and 12 bytes. Before the activation it clamps both halves and joins them: 8 bytes, and 10 of
+    their gradients (`weighted_bias_quick_geglu_impl`).
     """
-    passes = rank.expert_bias_passes
-    if kernel.makes != "expert_in" or not np.any(passes):
-        return
-    outputs = rank.padded_expert_rows * rank.model.features[kernel.makes]
+    last = kernel.makes == "expert_in"
+    passes, moved = rank.expert_passes[0 if last else 1], (28.0, 18.0, 12.0) if last else (8.0, 10.0)
+    outputs = rank.padded_expert_rows * rank.model.features[kernel.makes] / (1.0 if last else rank.design.etp)
     experts = rank.model.num_experts / rank.design.ep
-    for of_pass, moved in (("forward", 28.0), ("activation_gradient", 18.0), ("weight_gradient", 12.0)):
-        yield PointwisePass(f"{kernel.name}_bias", of_pass, outputs, 0.0, moved, 2.0, experts * passes)
+    for of_pass, size in zip(("forward", "activation_gradient", "weight_gradient"), moved, strict=False):
+        if np.any(passes):
+            elements, count = (outputs, experts * passes) if last else (outputs * experts, passes)
+            yield PointwisePass(f"{kernel.name}_bias", of_pass, elements, 0.0, size, 2.0, count)
 
 
 def attention_products(rank: RankSizes, _: Kernel) -> Iterator[MatrixProduct]:
@@ -318,14 +321,12 @@ def kept_index(rank: RankSizes, _: Kernel) -> FloatArray:
     model = rank.model
     words = ("index_queries", *(("index_entries", "index_weights") if model.compress_ratio else ("index_keys",)))
     picks = min(model.index_topk, model.key_len / max(model.compress_ratio, 1.0))
-    kept: FloatArray = sum(rank.activation_bytes(word) for word in words) + 4.0 * rank.tokens * picks
-    return kept
+    return np.asarray(sum(rank.activation_bytes(word) for word in words) + 4.0 * rank.tokens * picks)
 
 
 def kept_mask(rank: RankSizes, kernel: Kernel) -> FloatArray:
     """The mask of a dropout, a byte for each element. [B]"""
-    kept: FloatArray = rank.tokens * rank.model.features[kernel.makes] * (1.0 if rank.model.dropout else 0.0)
-    return kept
+    return np.asarray(rank.tokens * rank.model.features[kernel.makes] * (1.0 if rank.model.dropout else 0.0))
 
 
 def over_output(forward: ElementCost, backward: ElementCost) -> PointwiseWork:

@@ -307,10 +307,11 @@ class RankRun(Run[ModelShape, RankShape]):
         return np.asarray(self.design.cross_entropy == COMPILED_LOSS)
 
     @property
-    def expert_bias_passes(self) -> FloatArray:
-        """Passes that add biases of experts, over those of Megatron Core without its operation fuser. [-]"""
-        has_biases = self.model.biases if self.model.mlp_bias is None else self.model.mlp_bias
-        return self.system.software.expert_bias_passes * float(has_biases)
+    def expert_passes(self) -> tuple[FloatArray, FloatArray]:
+        """Passes that add biases of experts, and that clamp their activations, over those of Megatron Core. [-]"""
+        has_biases = float(self.model.biases if self.model.mlp_bias is None else self.model.mlp_bias)
+        software = self.system.software
+        return software.expert_bias_passes * has_biases, software.expert_clamp_passes * has_biases
 
     @cached_property
     def vocabulary_share(self) -> FloatArray:

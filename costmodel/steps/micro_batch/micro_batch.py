@@ -343,7 +343,7 @@ NOT_READ: Final = (
 
 
 #: Quantities of a system that kernel tables read: whether formats need transposed copies, and passes of adapters.
-TABLES_READ: Final = ("mx_speedup", "software_adapter_passes", "software_expert_bias_passes")
+TABLES_READ: Final = ("mx_speedup", *(f"software_{of}_passes" for of in ("adapter", "expert_bias", "expert_clamp")))
 
 
 @lru_cache(maxsize=8)

@@ -314,16 +314,14 @@ class Order:
     def pairs(self, turns: FloatArray) -> FloatArray:
         """Overlapped pairs with some periods more; (points, ranks). [-]"""
         pairs = (self.entry == PAIR).astype(np.float64)
-        total: FloatArray = pairs.sum(axis=0) + turns[:, np.newaxis] * pairs[self.repeated].sum(axis=0)
-        return total
+        return np.asarray(pairs.sum(axis=0) + turns[:, np.newaxis] * pairs[self.repeated].sum(axis=0))
 
     def messages(self, turns: FloatArray) -> FloatArray:
         """Messages between ranks with some periods more; (points,). [-]"""
         sent = np.zeros(len(self.entry))
         for source, _ in self.sources:
             sent += (source & 1).sum(axis=1)
-        total: FloatArray = sent.sum() + turns * sent[self.repeated].sum()
-        return total
+        return np.asarray(sent.sum() + turns * sent[self.repeated].sum())
 
     @property
     def repeated(self) -> slice:
@@ -368,8 +366,7 @@ def _held(entry: NDArray[np.int8], until: int) -> FloatArray:
     """Most chunk activations on each rank from their forward pass until one of another kind is over. [-]"""
     change = (entry & FORWARD).astype(np.int16)
     change[1:] -= entry[:-1] & until != 0
-    held: FloatArray = change.cumsum(axis=0, dtype=np.int32).max(axis=0).astype(np.float64)
-    return held
+    return np.asarray(change.cumsum(axis=0, dtype=np.int32).max(axis=0).astype(np.float64))
 
 
 def _sources(

@@ -172,8 +172,7 @@ def _copies(design: DesignPoints) -> FloatArray:
 
 def counts_layers(design: DesignPoints) -> BoolArray:
     """Where `recompute_layers` says how many layers are recomputed, or are one checkpoint; (points,)."""
-    counting: BoolArray = (design.recompute == RECOMPUTE_FULL) & (design.recompute_layers > 0)
-    return counting
+    return np.asarray((design.recompute == RECOMPUTE_FULL) & (design.recompute_layers > 0))
 
 
 def leading_layers(design: DesignPoints) -> FloatArray:

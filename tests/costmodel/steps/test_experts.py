@@ -14,7 +14,7 @@ from costmodel.steps import breakdown as assembly
 from costmodel.steps.micro_batch import micro_batch as microbatch
 from costmodel.steps.micro_batch.micro_batch import DIRECTIONS, cost_table, micro_batches
 from costmodel.steps.pipeline.stages import pipeline_stages, rank_layers
-from tests.support.cases import cases
+from tests.support.cases import by_table, cases
 from tests.support.runs import designs, ranks_of
 
 
@@ -126,19 +126,18 @@ def test_designs_cost_the_same_in_chunks_that_are_ordered_and_kernels_that_are_s
         np.testing.assert_array_equal(values[::40], [one[name][0] for one in alone], err_msg=name)
 
 
-def test_biases_of_experts_move_fp32_tensors_unless_products_fuse_them(h100):
-    """28 bytes of an output forward, 18 and 12 backward; models without biases have none."""
-    for name, has_biases in (("gpt_oss_20b", True), ("qwen3_30b_a3b", False)):
-        model = load_model(name)
-        apart, fused = (
-            step(model, h100.with_quantities({"software_expert_bias_passes": passes}), designs(model, ep=8, dp=8))
-            for passes in (1.0, 0.0)
-        )
-        forward = (apart.forward_time - fused.forward_time).item()
-        backward = (apart.backward_time - fused.backward_time).item()
-        outputs = model.num_layers * model.seq_len * model.moe_topk * model.hidden_size
-        assert forward == pytest.approx(28 * outputs / h100.dram.bandwidth.item() if has_biases else 0.0, rel=0.35)
-        assert backward == pytest.approx(forward * 30 / 28, rel=0.02)
+@by_table("name", "passes", "size", "back")
+def test_passes_over_experts_move_tensors_unless_products_fuse_them(h100, name, passes, size, back):
+    """Biases: 28 bytes of an output forward, 18 and 12 backward. Clamps: 8 and 10 of both halves of an activation."""
+    model, quantity = load_model(name), f"software_expert_{passes}_passes"
+    apart, fused = (
+        step(model, h100.with_quantities({quantity: number}), designs(model, ep=8, dp=8)) for number in (1.0, 0.0)
+    )
+    forward = (apart.forward_time - fused.forward_time).item()
+    outputs = model.num_layers * model.seq_len * model.moe_topk * model.hidden_size
+    assert forward == pytest.approx(size * outputs / h100.dram.bandwidth.item(), rel=0.35)
+    backward = (apart.backward_time - fused.backward_time).item()
+    assert backward == pytest.approx(forward * back / max(size, 1), rel=0.02)
 
 
 def test_hosts_launch_casts_expert_by_expert(h100):

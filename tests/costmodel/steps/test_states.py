@@ -17,7 +17,7 @@ from costmodel.steps.pipeline.pipeline_step import offloaded_activations, transf
 from costmodel.steps.pipeline.stages import Stage
 from costmodel.steps.update import Unit, pass_exposure
 from costmodel.training.ranks import Group, Sharing
-from tests.support.cases import cases
+from tests.support.cases import by_table, cases
 from tests.support.runs import designs, run_of
 
 WEIGHT, GRADIENT = 2, 4  # bytes
@@ -252,14 +252,15 @@ def test_matrices_of_muon_are_all_weights_of_layers(name):
     assert weights * (1 - 1e-5) < in_matrices <= weights * (1 + 1e-12)
 
 
-def test_narrow_moments_are_read_and_written_faster(small, h100):
-    """28 bytes of a parameter become 20."""
-    wide, narrow = (
-        step(small, h100, DesignPoints.of(dp=8, zero=1, moments=word)).optimizer_time.item()
-        for word in ("fp32", "bf16")
+@by_table("columns", "copies", "size")
+def test_traffic_of_an_update(small, h100, columns, copies, size):
+    """Bytes of a parameter of one of 8 replicas, beyond those of an update in fp32 by software that copies nothing."""
+    plain, other = (
+        step(small, h100.with_quantities({"software_update_copies": number}), DesignPoints.of(**design)).optimizer_time
+        for number, design in ((0, {"dp": 8, "zero": 1}), (copies, {"dp": 8, "zero": 1} | columns))
     )
-    owned = small.num_parameters
-    assert wide - narrow == pytest.approx(8 * owned / 8 / float(h100.dram.bandwidth * h100.dram.efficiency))
+    moved = (other - plain).item() * float(h100.dram.bandwidth * h100.dram.efficiency)
+    assert moved == pytest.approx(size * small.num_parameters)
 
 
 # --- Hosts -----------------------------------------------------------------------------------------------
