@@ -1,9 +1,8 @@
 """Constants of the user's machine from measurements of it: kernels, then collectives, then whole steps.
 
-Kernels fix constants of the chip, collectives those of the links, and whole steps the rest. A stage is given up where
-steps are predicted better without it. Only constants that held-out rows support are written: forward selection by
-cross-validation keeps a constant if rows of left-out groups are predicted better by more than the standard error. A
-constant whose effect is parallel to that of another is reported, and not fitted.
+Kernels fix constants of the chip, collectives those of the links, and whole steps the rest. Only constants that rows
+support are written: those that their posterior moves, if rows of left-out groups are predicted better by more than two
+standard errors. A constant whose error is that of another is reported, and keeps its value.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -24,8 +23,9 @@ from costmodel.formats.framework_file import load_framework
 from costmodel.formats.input_files import dump, parse, read_text
 from costmodel.formats.system_file import quantity_place, with_constants, written
 from dse.calibration.constants import STEPS, STEPS_TOO, Constant, LearnedConstant, candidates, with_learned
-from dse.calibration.fit import NO_CHANGE, Fit, Task, fits, slopes_of
+from dse.calibration.fit import Fit
 from dse.calibration.measurements import STAGE_OF, Measurements, measurements
+from dse.calibration.posterior import not_learned, posteriors
 from dse.validation.comparison import ComparedRow, compared
 from dse.validation.expressed import NotExpressed, system_named
 from dse.validation.frameworks import defaults_of
@@ -35,22 +35,17 @@ from dse.validation.table import MeasuredRow
 
 #: Parts that rows are held out in.
 FOLDS: Final = 5
-#: Standard errors by which held-out rows must be better predicted, and constants move; and by which steps must be
-#: better predicted without constants of kernels, to give those up. [-]
-BETTER, MOVED, GIVEN_UP = 1.0, 2.0, 2.0
-#: Constants that are tried in pairs: those that do best alone. [-]
-MOST_PAIRED: Final = 8
-#: Share of the effect of a constant on rows that no others can have, below which rows cannot tell them apart. [-]
-ALIKE: Final = 0.1
+#: Standard errors by which held-out rows must be better predicted with constants. [-]
+BETTER: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Constants that rows of one kind support, with their errors."""
 
-    fit: Fit
-    held_out: FloatArray  #: logarithm of predicted over measured time of each row by fits without it [-]
-    left_out: Mapping[str, str]  #: constant -> why it is not fitted
+    posterior: Fit
+    held_out: FloatArray  #: logarithm of predicted over measured time of each row, from the other rows [-]
+    left_out: Mapping[str, str]  #: constant -> why it keeps its value
 
 
 def folds(groups: Sequence[str], most: int, seed: int) -> list[BoolArray]:
@@ -69,135 +64,35 @@ def selected(
 ) -> Selection:
     """Constants that rows of one kind determine, and their values.
 
-    `constants` may be fitted, the better known first; `others` are the values of all constants before. [SI units]
-    `seed` chooses the rows that are held out together. [-]
+    `constants` may move, the better known first; `others` are the values of all constants before. [SI units] `seed`
+    chooses the rows that are held out together. [-]
 
-    In each round every remaining constant is tried together with those chosen, with each fold of the rows held out, and
-    every two where no single one helps. Those with which the held-out rows are predicted best are chosen, if they are
-    by more than the standard error of that difference, and if each moves by more than twice its standard error.
+    Constants that rows say too little of are left out in turn. The others keep their built-in values too unless rows
+    that are held out are better predicted by the posterior of the other rows, by more than two standard errors.
     """
-    held = folds(rows.groups, FOLDS, seed)
-    fit = fits([Task((), np.ones(rows.count, dtype=bool), np.zeros(0))], rows, others)[0]
-    state, left, reasons = (fit, fit.ratios), list(constants), dict[str, str]()
-    while left:
-        why = indistinct(state[0], left, rows, others)
-        better, failed = _round(state, [one for one in left if one.name not in why], held, rows, others)
-        reasons = failed | why
-        if not better:
-            break
-        best = min(better, key=lambda one: errors_of(better[one][1]).mean())
-        state, left = better[best], [one for one in left if one not in best]
-    return Selection(*state, {one.name: reasons[one.name] for one in left})
-
-
-def indistinct(
-    fit: Fit, constants: Sequence[Constant], rows: Measurements, others: Mapping[str, float]
-) -> dict[str, str]:
-    """Constants that rows cannot determine in addition to those already fitted, by name, with the reason.
-
-    `constants` are in order, the better known first; `others` are the values of all constants before. [SI units]
-
-    A constant is determined by the remainder of its column of the Jacobian after projection on the columns of those
-    fitted. Of two with parallel remainders, as of two that only act by their product, the first may be fitted.
-    """
-    slopes = slopes_of([*fit.constants, *constants], rows, {**others, **fit.values})
-    known, why = slopes[:, : len(fit.constants)], {}
-    usable: dict[str, FloatArray] = {}
-    for constant, column in zip(constants, slopes[:, len(fit.constants) :].T, strict=True):
-        size = np.linalg.norm(column)
-        if np.abs(column).max() < NO_CHANGE:
-            why[constant.name] = "no row depends on it"
-            continue
-        rest = column - known @ np.linalg.lstsq(known, column)[0]
-        if np.linalg.norm(rest) < ALIKE * size:
-            alike = {one.name: _cosine(column, other) for one, other in zip(fit.constants, known.T, strict=True)}
-        else:
-            alike = {name: _cosine(rest, other) for name, other in usable.items()}
-            alike = {name: cosine for name, cosine in alike.items() if cosine**2 > 1 - ALIKE**2}
-        if alike:
-            why[constant.name] = f"rows cannot tell it from {max(alike, key=lambda name: alike[name])}"
-        else:
-            usable[constant.name] = rest
-    return why
-
-
-def _cosine(column: FloatArray, other: FloatArray) -> float:
-    """Absolute cosine of the angle between two columns: 1 if they are parallel. [-]"""
-    sizes = np.linalg.norm(column) * np.linalg.norm(other)
-    return float(abs(column @ other) / sizes) if sizes > 0 else 0.0
-
-
-#: Constants that are fitted to all rows, and ratios of rows by fits without them.
-State = tuple[Fit, FloatArray]
-
-
-def _round(
-    state: State,
-    constants: Sequence[Constant],
-    held: Sequence[BoolArray],
-    rows: Measurements,
-    others: Mapping[str, float],
-) -> tuple[dict[tuple[Constant, ...], State], dict[str, str]]:
-    """Additions that help: single constants, or two where none does alone; and why single ones do not."""
-    too_few = "1 row is" if len(held[0]) == 1 else f"{len(held[0])} rows are"
-    why = {one.name: f"{too_few} too few to hold some out" for one in constants}
-    added = _trials(state[0], [(one,) for one in constants], held, rows, others)
-    why |= {extra[0].name: _no_better(state[1], one[1]) for extra, one in added.items()}
-    better = {extra: one for extra, one in added.items() if _is_better(state, one, others)}
-    if not better:
-        singles = sorted(added, key=lambda constant: errors_of(added[constant][1]).mean())[:MOST_PAIRED]
-        pairs = [first + second for first, second in combinations(singles, 2)]
-        added = _trials(state[0], pairs, held, rows, others)
-        better = {extra: one for extra, one in added.items() if _is_better(state, one, others)}
-    return better, why
-
-
-def _trials(
-    fit: Fit,
-    added: Sequence[tuple[Constant, ...]],
-    held: Sequence[BoolArray],
-    rows: Measurements,
-    others: Mapping[str, float],
-) -> dict[tuple[Constant, ...], State]:
-    """Constants in addition to those fitted: the fit to all rows, and ratios of rows by fits without them."""
-    kept = [np.ones_like(held[0]), *(~out for out in held)]
-    added = [extra for extra in added if min(part.sum() for part in kept) >= len(fit.constants) + len(extra)]
-    starts = [np.append(fit.coordinates, [one.coordinate(others[one.name]) for one in extra]) for extra in added]
-    both = zip(added, starts, strict=True)
-    tasks = [Task((*fit.constants, *extra), part, start) for extra, start in both for part in kept]
-    if len(held) < 2 or not tasks:
-        return {}
-    fits_in_turn = iter(fits(tasks, rows, others))
-    trials = {extra: [next(fits_in_turn) for _ in kept] for extra in added}
-    return {extra: (one[0], np.select(held, [part.ratios for part in one[1:]])) for extra, one in trials.items()}
-
-
-def _is_better(before: State, after: State, others: Mapping[str, float]) -> bool:
-    """True if held-out rows are predicted better, and constants have moved, by more than standard errors."""
-    values, errors = after[0].values, after[0].standard_errors
-    added = values.keys() - before[0].values.keys()
-    moved = all(abs(values[name] - others[name]) > MOVED * errors[name] for name in added)
-    return moved and are_closer(after[1], before[1])
-
-
-def are_closer(ratios: FloatArray, than: FloatArray, *, errors: float = BETTER) -> bool:
-    """Returns whether predictions are closer to measurements than others, by more than a number of standard errors.
-
-    `ratios` and `than` are logarithms of predicted over measured times, (rows,), at least two. [-]
-    """
-    gain = errors_of(than) - errors_of(ratios)
-    return bool(gain.mean() > errors * gain.std(ddof=1) / np.sqrt(len(gain)))
+    held, every = folds(rows.groups, FOLDS, seed), np.ones(rows.count, dtype=bool)
+    [before] = posteriors((), [every], rows, others)
+    if len(held) < 2:
+        too_few = "1 row is too few to hold some out"
+        return Selection(before, before.ratios, {one.name: too_few for one in constants})
+    why, left = dict[str, str](), tuple(constants)
+    [posterior] = posteriors(left, [every], rows, others)
+    while left and (unlearned := not_learned(posterior, others)):
+        why, left = {**why, **unlearned}, tuple(one for one in left if one.name not in unlearned)
+        [posterior] = posteriors(left, [every], rows, others, posterior.values)
+    of_others = posteriors(left, [~out for out in held], rows, others, posterior.values)
+    held_out = np.select(held, [one.ratios for one in of_others])
+    gain = errors_of(before.ratios) - errors_of(held_out)
+    if gain.mean() > BETTER * gain.std(ddof=1) / np.sqrt(gain.size):
+        return Selection(posterior, held_out, why)
+    off = f"{errors_of(before.ratios).mean():.2f} % off, {errors_of(held_out).mean():.2f} % with it"
+    why |= {one.name: f"rows held out are no better with it ({off})" for one in left}
+    return Selection(before, before.ratios, why)
 
 
 def errors_of(ratios: FloatArray) -> FloatArray:
     """Errors of predictions, from logarithms of predicted over measured times. [%]"""
     return 100 * np.abs(np.expm1(ratios))
-
-
-def _no_better(before: FloatArray, after: FloatArray) -> str:
-    """The effect of a constant on held-out rows."""
-    off = f"{errors_of(before).mean():.2f} % off, {errors_of(after).mean():.2f} % with it"
-    return f"rows held out are no better with it ({off})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,14 +117,6 @@ class CalibratedStage:
         ratios = -self.after
         mean = float(np.exp(ratios.mean()))
         return mean, mean * float(ratios.std(ddof=1)) / np.sqrt(ratios.size) if ratios.size > 1 else np.nan
-
-    def given_up(self) -> CalibratedStage:
-        """Stage without its constants, which whole steps contradict."""
-        why = {
-            constant.name: "whole steps that are held out are better predicted without it"
-            for constant in self.constants
-        }
-        return replace(self, constants=(), left_out={**self.left_out, **why}, after=self.before, held_out=self.before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +146,7 @@ def calibrated(
     the framework is unknown, no row can be used, or rows are of several machines.
 
     Kinds of rows are taken in the order of `STAGES`: constants of one kind are fixed for the next. Within a kind
-    constants are chosen one by one, as long as held-out rows are better predicted (`selected`). Errors of held-out rows
-    are those of the folds that chose the constants: they are a little low where rows are few.
+    `selected` chooses them on all rows: errors of held-out rows are a little low where rows are few.
     """
     quantities = {**defaults_of(load_framework(framework)).quantities} if framework else {}
     rows = [row if row.framework else replace(row, framework=framework or "") for row in rows]
@@ -301,21 +187,13 @@ def _stages(
     table: str,
     seed: int,
 ) -> list[CalibratedStage]:
-    """Fits of each kind of rows in turn; one is given up if steps are better predicted without it."""
+    """Fits of each kind of rows in turn."""
     stages: list[CalibratedStage] = []
     for name, rows in measured.items():
         values, candidates_left = {**known, **_fitted(stages)}, [*constants[name]]
         for kind, ends in STEPS_TOO.items() if name == STEPS else ():
             candidates_left += [one for one in constants[kind] if kind not in measured and one.name.endswith(ends)]
         selection = selected(rows, candidates_left, values, seed=seed)
-        for index, stage in enumerate(stages if name == STEPS else []):
-            if not stage.constants:
-                continue
-            without = [*stages[:index], stage.given_up(), *stages[index + 1 :]]
-            others = {**known, **_fitted(without)}
-            again = selected(rows, candidates_left, others, seed=seed)
-            if are_closer(again.held_out, selection.held_out, errors=GIVEN_UP):
-                stages, values, selection = without, others, again
         stages.append(_stage(name, rows, selection, known, values, table))
     return stages
 
@@ -334,7 +212,7 @@ def _stage(
     table: str,
 ) -> CalibratedStage:
     """Fit of rows of one kind, given the known values and the constants of kinds before."""
-    fitted = calibrated_constants(selection.fit, rows.system.with_quantities(known))
+    fitted = calibrated_constants(selection.posterior, rows.system.with_quantities(known))
     now = {**values, **{constant.name: constant.after for constant in fitted}}
     before, after = (rows.log_ratios({name: np.array([value]) for name, value in of.items()})[0] for of in (known, now))
     errors = (errors_of(ratios).mean() for ratios in (before, after, selection.held_out))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from costmodel import System
 from costmodel.columns import FloatArray
@@ -56,7 +57,12 @@ class Constant:
     scale: float
     spread: float = 0.0  #: standard deviation of its logarithm before any run; 0: runs cannot tell it [-]
 
-    def coordinate(self, value: FloatArray | float) -> FloatArray:
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of its coordinate before measurements: a quarter of its range. [-]"""
+        return float(self.coordinate(self.high) - self.coordinate(self.low)) / 4
+
+    def coordinate(self, value: ArrayLike) -> FloatArray:
         """Coordinate in which a value is fitted. [-]"""
         return np.log1p(np.asarray(value) / self.scale)
 

@@ -6,7 +6,7 @@ model evaluates all sets, so that a Jacobian costs little more than one evaluati
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -38,6 +38,9 @@ class Fit:
     ratios: FloatArray  #: logarithm of predicted over measured time of every row [-]
     slopes: FloatArray  #: of the ratios by the coordinates, (rows, constants) [-]
     radius: float = FIRST_RADIUS  #: of the box that the next step stays in; 0: it is done [-]
+    #: Of the coordinates; none: it follows from the scatter of the rows. [-]
+    covariance: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
+    noise: float = 0.0  #: of rows in addition to the constants, as a share of their times [-]
 
     @property
     def values(self) -> dict[str, float]:
@@ -54,20 +57,22 @@ class Fit:
 
     @property
     def standard_errors(self) -> dict[str, float]:
-        """Standard errors of the values, from the scatter of the rows about them; by name. [SI units]
-
-        Rows have the weights of the robust loss; the scatter is that of the rows less the constants fitted.
-        """
-        rows, ratios = self.slopes[self.fitted], self.ratios[self.fitted]
-        weights = 1 / np.sqrt(1 + (ratios / OUTLYING) ** 2)
-        free = max(len(ratios) - len(self.constants), 1)
-        scatter = np.sum(weights * ratios**2) / free
-        spread = np.linalg.pinv(rows.T @ (weights[:, np.newaxis] * rows)) * scatter
-        errors = np.sqrt(np.maximum(np.diag(spread), 0.0))
+        """Standard errors of the values, by name. [SI units]"""
+        covariance = self.covariance if self.covariance.size else self._scatter()
+        errors = np.sqrt(np.maximum(np.diag(covariance), 0.0))
         return {
             constant.name: abs(constant.slope(constant.value(at).item())) * float(error)
             for constant, at, error in zip(self.constants, self.coordinates, errors, strict=True)
         }
+
+    def _scatter(self) -> FloatArray:
+        """Covariance of the coordinates from the scatter of the rows, less the constants fitted, by robust weights."""
+        rows, ratios = self.slopes[self.fitted], self.ratios[self.fitted]
+        weights = 1 / np.sqrt(1 + (ratios / OUTLYING) ** 2)
+        free = max(len(ratios) - len(self.constants), 1)
+        scatter = np.sum(weights * ratios**2) / free
+        spread: FloatArray = np.linalg.pinv(rows.T @ (weights[:, np.newaxis] * rows)) * scatter
+        return spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,7 @@ def fits(tasks: Sequence[Task], rows: EvaluatedRows, others: Mapping[str, float]
     coordinates, by robust least squares within bounds; the box grows after a step that lowers the loss, and
     shrinks after one that does not.
     """
-    steps_tried = _evaluated(tasks, rows, others)
+    steps_tried = evaluated(tasks, rows, others)
     for _ in range(MOST_STEPS):
         steps = {index: _step(fit) for index, fit in enumerate(steps_tried) if fit.radius > 0}
         moved = {task_number: step for task_number, step in steps.items() if np.abs(step).max() > CONVERGED}
@@ -101,22 +106,13 @@ def fits(tasks: Sequence[Task], rows: EvaluatedRows, others: Mapping[str, float]
             Task(fit.constants, fit.fitted, fit.coordinates + step)
             for fit, step in zip(before, moved.values(), strict=True)
         ]
-        tried = _evaluated(points, rows, others)
+        tried = evaluated(points, rows, others)
         for (task_number, step), fit in zip(moved.items(), tried, strict=True):
             if fit.loss < steps_tried[task_number].loss:
                 steps_tried[task_number] = replace(fit, radius=2 * steps_tried[task_number].radius)
             else:
                 steps_tried[task_number] = replace(steps_tried[task_number], radius=float(np.abs(step).max()) / 4)
     return steps_tried
-
-
-def slopes_of(constants: Sequence[Constant], rows: EvaluatedRows, values: Mapping[str, float]) -> FloatArray:
-    """Jacobian of the logarithm of each row's time by the coordinate of each constant, (rows, constants). [-]
-
-    It is taken at `values` of all constants. [SI units]
-    """
-    at = np.array([constant.coordinate(values[constant.name]) for constant in constants])
-    return _evaluated([Task(tuple(constants), np.ones(rows.count, dtype=bool), at)], rows, values)[0].slopes
 
 
 def _step(fit: Fit) -> FloatArray:
@@ -139,7 +135,7 @@ def _step(fit: Fit) -> FloatArray:
     return step
 
 
-def _evaluated(tasks: Sequence[Task], rows: EvaluatedRows, others: Mapping[str, float]) -> list[Fit]:
+def evaluated(tasks: Sequence[Task], rows: EvaluatedRows, others: Mapping[str, float]) -> list[Fit]:
     """Ratios and their slopes where tasks begin, all evaluated together."""
     names, table, moves = list(others), [], []
     for task in tasks:

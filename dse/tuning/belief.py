@@ -32,6 +32,7 @@ from costmodel.columns import BoolArray, FloatArray, grouped
 from costmodel.training.design import DesignPoints
 from costmodel.training.run import TransformerRun
 from dse.calibration.constants import Constant, candidates
+from dse.calibration.posterior import NOISE, conditioned, pooled_noise
 from dse.predictions.intervals import NINETY
 
 #: Machines that are drawn; their order is fixed. [-]
@@ -86,8 +87,8 @@ def ensemble(run: TransformerRun, expected: FloatArray, machines: int = MACHINES
 
 
 #: Standard deviations of log step times in addition to those of machines: of all designs together, of neighbours, of a
-#: design alone; and of two runs of one design, unless repeats give another value. [-]
-LEVEL, SMOOTH, ALONE, NOISE = 0.3, 0.3, 0.1, 0.05
+#: design alone. [-]
+LEVEL, SMOOTH, ALONE = 0.3, 0.3, 0.1
 #: The same of the logarithm of peak memory. Reserved memory of a run says little about a run that needs more: an
 #: allocator reserves all that it can get, so that runs near the limit show less than they would take.
 MEMORY_LEVEL, MEMORY_SMOOTH, MEMORY_ALONE, MEMORY_NOISE = 0.05, 0.05, 0.1, 0.1
@@ -100,8 +101,6 @@ BEYOND: Final = 0.05
 WHOLE, LEAST_DOUBT = 0.45, 0.1
 #: Runs that the deviations above are worth when real runs scale them. [-]
 PRIOR_RUNS: Final = 4
-#: Weight of `NOISE` against the spread of repeats, in runs. [-]
-PRIOR_REPEATS: Final = 4
 #: Columns of designs that count in doublings; other columns differ or do not.
 SIZES: Final = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp", "micro_batch_size")
 #: Columns that follow from others.
@@ -215,22 +214,6 @@ def belief(
     )
 
 
-def conditioned(
-    prior: FloatArray, rows: Sequence[int], surprise: FloatArray, noise: FloatArray | float
-) -> tuple[FloatArray, FloatArray, float]:
-    """Change of the mean, and the covariance, of a normal distribution after noisy values of some of its entries.
-
-    The third value is the squared size of the surprise, in standard deviations: about the number of its entries.
-
-    >>> change, left, size = conditioned(np.array([[1.0, 0.8], [0.8, 1.0]]), [0], np.array([2.0]), 1e-9)
-    >>> change.round(3).tolist(), left.round(3).tolist(), round(size, 3)
-    ([2.0, 1.6], [[0.0, 0.0], [0.0, 0.36]], 4.0)
-    """
-    weights = np.linalg.inv(prior[np.ix_(rows, rows)] + np.square(noise) * np.eye(len(rows)))
-    across = prior[:, rows] @ weights
-    return across @ surprise, prior - across @ prior[rows], float(surprise @ weights @ surprise)
-
-
 def likeness(design: DesignPoints, points: int) -> FloatArray:
     """Correlation of the smooth errors of each pair of designs, (points, points): 1 for equal layouts. [-]"""
     square = np.zeros((points, points))
@@ -251,7 +234,7 @@ def noise_of(runs: Sequence[Told], usual: float = NOISE) -> float:
     logs = grouped((run.candidate, math.log(run.step_time)) for run in runs)
     squares = sum(float(np.var(times)) * len(times) for times in logs.values())
     degrees = sum(len(times) - 1 for times in logs.values())
-    return math.sqrt((squares + PRIOR_REPEATS * usual**2) / (degrees + PRIOR_REPEATS))
+    return pooled_noise(squares, degrees, usual)
 
 
 def _memory_seen(run: Told, predicted: float, capacity: float) -> float:

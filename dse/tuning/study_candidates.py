@@ -23,6 +23,7 @@ from costmodel.formats.quantity import readable
 from costmodel.rules.registry import NATIVE
 from costmodel.training.design import DesignPoints
 from dse.calibration.constants import LearnedConstant, with_learned
+from dse.calibration.posterior import are_learned
 from dse.pricing.evaluated import space_interval
 from dse.pricing.evaluation import evaluate, transformer_run
 from dse.registry import measurement_reader
@@ -238,8 +239,8 @@ def _numbered(study: BaseStudy, known: StudyCandidates, chosen: Sequence[Next]) 
 def learned(space: Space, known: StudyCandidates, decision: Decision) -> Iterable[LearnedConstant]:
     """Constants that differ from the built-in ones after the runs, by more than their remaining deviation."""
     machines, belief, system = known.candidates.machines, decision.belief, space.system
-    before, after, left = machines.factors.std(axis=0), belief.constants, belief.constants_deviation
-    for at in np.flatnonzero((left < 0.9 * before) & (abs(after) > left)):
+    after, left = belief.constants, belief.constants_deviation
+    for at in np.flatnonzero(are_learned(after, left, machines.factors.std(axis=0))):
         constant = machines.constants[at]
         value = system.quantities()[constant.name].item() * math.exp(after[at])
         yield constant.learned(system, value, value * float(left[at]))

@@ -14,9 +14,8 @@ from costmodel import load_system
 from costmodel.formats.input_files import parse
 from costmodel.formats.shipped import located
 from costmodel.formats.system_file import quantity_place, read_system, with_constants
-from dse.calibration.calibration import calibrated, folds, indistinct
+from dse.calibration.calibration import calibrated, folds, selected
 from dse.calibration.constants import COLLECTIVES, KERNELS, STEPS, candidates
-from dse.calibration.fit import Task, fits
 from dse.calibration.measurements import measurements
 from dse.validation.comparison import compared
 from dse.validation.table import COLUMNS, MeasuredRow, read_table
@@ -109,24 +108,17 @@ def test_a_machine_that_is_as_shipped_keeps_its_constants():
         assert len(stage.constants) < 2 < len(stage.left_out)
 
 
-def chosen(rows, names):
-    """Fit of some constants to all of some steps, and what is left to say of the others."""
-    steps = measurements(compared(rows, SYSTEM), SYSTEM, load_system(SYSTEM))[STEPS]
-    known = {one.name: one for stage in [*candidates(steps.system).values()][::-1] for one in stage}
-    values = {name: steps.system.quantities()[name].item() for name in known}
-    constants = tuple(known[name] for name in names)
-    start = np.array([one.coordinate(values[one.name]) for one in constants])
-    [fit] = fits([Task(constants, np.ones(len(rows), dtype=bool), start)], steps, values)
-    return indistinct(fit, [one for name, one in known.items() if name not in names], steps, values)
-
-
 def test_what_rows_cannot_tell_apart_is_said():
-    """Of two constants whose product alone matters, or of which rows see one as the other, one is fitted."""
-    for fitted in (["sustained"], []):
-        why = chosen(timed(STEPS_OF_ONE_NODE), fitted)
-        assert why["matrix_efficiency"] == "rows cannot tell it from sustained"
-        assert why["host_straggler"] == "no row depends on it"  # which is for several nodes
-        assert why["fabric_launch"] == "no row depends on it"
+    """Of two constants whose product alone matters one is fitted."""
+    rows = timed(STEPS_OF_ONE_NODE)
+    steps = measurements(compared(rows, SYSTEM), SYSTEM, load_system(SYSTEM))[STEPS]
+    constants = [one for stage in [*candidates(steps.system).values()][::-1] for one in stage]
+    why = selected(
+        steps, constants, {one.name: steps.system.quantities()[one.name].item() for one in constants}
+    ).left_out
+    assert why["matrix_efficiency"] == "rows cannot tell it from sustained"
+    assert why["host_straggler"] == "no row depends on it"  # which is for several nodes
+    assert why["fabric_launch"] == "no row depends on it"
 
 
 def test_kernels_do_not_tell_what_a_chip_holds_for_hours():

@@ -8,7 +8,8 @@ import pytest
 
 from costmodel import DesignPoints, load_model, load_system, step
 from costmodel.training.run import Run
-from dse.tuning.belief import UNLIKELY, RunCandidates, Told, best_run, conditioned, decide, ensemble, likeness, noise_of
+from dse.calibration.posterior import conditioned
+from dse.tuning.belief import UNLIKELY, RunCandidates, Told, best_run, decide, ensemble, likeness, noise_of
 
 MODEL, SYSTEM = load_model("llama3_8b"), load_system("h100_80g_dgx")
 #: Layouts of Llama 3 8B on 64 chips: (tp, pp, micro-batch size).
