@@ -379,6 +379,9 @@ class LayerModule:
     name: str
     has: Callable[[Kernel], bool]  #: whether a row of a block is of it
     kind: Keeping = "offload"
+    needs: Callable[[Kernel], bool] | None = (
+        None  #: whether a row is one that models need for the switch; default: `has`
+    )
     pieces: tuple[str, ...] = ()  #: pieces of other rows' work that are of it too
     selective: bool = False  #: whether "selective" recomputation is of it
 
@@ -406,7 +409,8 @@ def _by_features(*features: str) -> Callable[[Kernel], bool]:
     return lambda kernel: kernel.reads in features or kernel.makes in features
 
 
-def _is_layer_norm(kernel: Kernel) -> bool:
+def is_layer_norm(kernel: Kernel) -> bool:
+    """True of a norm of the residual stream."""
     return _by_kind("layernorm")(kernel) and kernel.inputs[0].endswith(STREAM) and kernel.reads == "hidden"
 
 
@@ -414,7 +418,7 @@ def _is_layer_norm(kernel: Kernel) -> bool:
 #: and reduce their outputs, cores exchange keys and values, dispatch and combine exchange tokens.
 MODULES: Final = (
     LayerModule("core_attn", _by_kind("core_attn"), "checkpoint", selective=True),
-    LayerModule("layernorm", _is_layer_norm, "output discarded"),
+    LayerModule("layernorm", is_layer_norm, "output discarded"),
     LayerModule(
         "mla_up_proj", lambda kernel: kernel.makes in ("queries", "keys_values"), "output discarded", pieces=("rotary",)
     ),
@@ -423,11 +427,16 @@ MODULES: Final = (
     LayerModule("shared_experts", _by_features("shared_up", "shared_ffn", "unit"), "checkpoint"),
     LayerModule("moe", lambda kernel: _by_kind("moe")(kernel) or _by_features("expert_in")(kernel), "checkpoint"),
 )
+#: Features that rows of `qkv_linear` make: queries, keys and values, or the latents that they come from.
+KEPT_OF_QKV: Final = ("qkv", "query_rank", "queries", "key_latent", "keys_values")
 #: In the order of a design's columns. An attention core moves its output too, which its backward pass reads
 #: (megatron/core/transformer/attention.py).
 OFFLOAD_MODULES: Final = (
+    LayerModule("attn_norm", lambda kernel: kernel.name == "attention_norm", needs=_by_features("key_latent")),
+    LayerModule("qkv_linear", lambda kernel: kernel.makes in KEPT_OF_QKV),
     LayerModule("core_attn", lambda kernel: kernel.is_core),
     LayerModule("attn_proj", lambda kernel: kernel.reads == "attention" and kernel.megatron == "row"),
+    LayerModule("mlp_norm", lambda kernel: kernel.name == "mlp_norm", needs=lambda kernel: kernel.of_experts),
     LayerModule("expert_fc1", lambda kernel: kernel.of_experts and kernel.reads == "expert_in"),
     LayerModule("moe_act", _by_kind("moe_act")),
     LayerModule("fused_group_mlp", lambda kernel: kernel.of_experts or _by_kind("moe_act")(kernel)),

@@ -164,7 +164,7 @@ ALL_LINEAR, ATTENTION_TARGETS, MLP_TARGETS, QUERY_VALUE, QKV_TARGETS = range(5)
 QUANTIZED_BASES = ("none", "nf4")
 
 #: Subjects of columns: experts, shared sequences, states sharded over replicas, pipelines, tensor parallelism, rank
-#: order, recomputed layers, number formats, adapters, CUDA graphs; or one of `EVERY_MODULE`, by name.
+#: order, recomputed layers, number formats, adapters, CUDA graphs; or one of `EVERY_MODULE`, by column.
 EXPERTS, SEQUENCE, STATES, PIPELINE = "experts", "sequence", "states", "pipeline"
 TENSOR, PLACES, RECOMPUTED_LAYERS, PRECISION = "tensor", "places", "recomputed_layers", "precision"
 ADAPTERS, GRAPHS = "adapters", "graphs"
@@ -175,7 +175,7 @@ EVERY_MODULE: Final = (*OFFLOAD_MODULES, *MODULES)
 #: Subject of columns -> the kernels that a model needs for its designs to have these columns.
 NEEDS: Final[Mapping[str, Callable[[Kernel], bool]]] = {
     EXPERTS: lambda kernel: kernel.of_experts,
-    **{module.name: module.has for module in EVERY_MODULE},
+    **{module.column: module.needs or module.has for module in EVERY_MODULE},
 }
 
 #: Highest stage of sharded data parallelism: the next row of `ZERO` is for it in a pipeline, the two behind for both
@@ -261,13 +261,13 @@ class DesignPoints(Design):
     recompute_method: FloatArray = words(RECOMPUTE_METHODS, RECOMPUTE_BLOCK, of=RECOMPUTED_LAYERS)
     #: Of a chunk, or of a checkpoint, where `recompute` is full; 0: all, one by one.
     recompute_layers: FloatArray = column("-", 0, domain=Domain(low=0.0), of=RECOMPUTED_LAYERS)
-    recompute_core_attn: FloatArray = switch(of="core_attn")
-    recompute_layernorm: FloatArray = switch(of="layernorm")
-    recompute_mla_up_proj: FloatArray = switch(of="mla_up_proj")
-    recompute_moe_act: FloatArray = switch(of="moe_act")
-    recompute_mlp: FloatArray = switch(of="mlp")
-    recompute_shared_experts: FloatArray = switch(of="shared_experts")
-    recompute_moe: FloatArray = switch(of="moe")
+    recompute_core_attn: FloatArray = switch(of="recompute_core_attn")
+    recompute_layernorm: FloatArray = switch(of="recompute_layernorm")
+    recompute_mla_up_proj: FloatArray = switch(of="recompute_mla_up_proj")
+    recompute_moe_act: FloatArray = switch(of="recompute_moe_act")
+    recompute_mlp: FloatArray = switch(of="recompute_mlp")
+    recompute_shared_experts: FloatArray = switch(of="recompute_shared_experts")
+    recompute_moe: FloatArray = switch(of="recompute_moe")
     zero: FloatArray = column("-", 0, domain=Domain(low=0.0, high=HIGHEST_ZERO), of=STATES)
     reshard_after_forward: FloatArray = switch(1.0, of=STATES)  #: in ZeRO 3, weights are gathered again to go back
     shard_replicas: FloatArray = column("-", 1, of=STATES)  #: copies of sharded states, a divisor of dp * cp (and edp)
@@ -277,11 +277,14 @@ class DesignPoints(Design):
     store_param_remainders: FloatArray = switch(of=STATES)  #: of master weights the 16 bits alone that weights lack
     offload_optimizer: FloatArray = share(of=STATES)  #: of the optimizer's states, held and updated by hosts
     offload_activations: FloatArray = share(of=STATES)  #: of activations, held by hosts until the backward pass
-    offload_core_attn: FloatArray = switch(of="core_attn")
-    offload_attn_proj: FloatArray = switch(of="attn_proj")
-    offload_expert_fc1: FloatArray = switch(of="expert_fc1")
-    offload_moe_act: FloatArray = switch(of="moe_act")
-    offload_fused_group_mlp: FloatArray = switch(of="fused_group_mlp")
+    offload_attn_norm: FloatArray = switch(of="offload_attn_norm")
+    offload_qkv_linear: FloatArray = switch(of="offload_qkv_linear")
+    offload_core_attn: FloatArray = switch(of="offload_core_attn")
+    offload_attn_proj: FloatArray = switch(of="offload_attn_proj")
+    offload_mlp_norm: FloatArray = switch(of="offload_mlp_norm")
+    offload_expert_fc1: FloatArray = switch(of="offload_expert_fc1")
+    offload_moe_act: FloatArray = switch(of="offload_moe_act")
+    offload_fused_group_mlp: FloatArray = switch(of="offload_fused_group_mlp")
     precision: FloatArray = words(FORMATS, of=PRECISION)  #: of the products of layers
     fp8_parameters: FloatArray = switch(of=PRECISION)  #: weights are kept and gathered in that format
     gradient_reduction: FloatArray = words(REDUCTIONS, of=PRECISION)

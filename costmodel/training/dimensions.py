@@ -5,9 +5,12 @@ Dimensions decide the shapes of kernels. Numerics decide neither times nor bytes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Protocol
+
+import yaml
 
 from costmodel.errors import DseError
 
@@ -80,36 +83,15 @@ USUAL = Numerics()
 
 #: Fields of a model with values that layers of one kind have instead of the model's: dimensions and switches.
 Sizes = tuple[tuple[str, Any], ...]
-#: Letter of a layer in `layer_order`, as in Megatron-LM's hybrid models -> its mixer, its MLP, its dimensions.
-LAYER_LETTERS: Final[Mapping[str, tuple[str, str, Sizes]]] = {
-    "M": ("mamba2", "", ()),
-    "G": ("gated_delta_net", "", ()),
-    "*": ("full", "", ()),
-    "+": ("latent", "", ()),
-    "D": ("sparse", "", ()),
-    "-": ("", "dense", ()),
-    "E": ("", "experts", ()),
-}
-LINEAR_SIZES: Final = ("linear_key_heads", "linear_value_heads", "linear_head_dim")
-#: Mixer or MLP -> fields that a model needs for it.
-NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
-    **dict.fromkeys(("gated_delta_net", "kda", "lightning"), LINEAR_SIZES),
-    "window": ("window",),
-    "compressed": ("o_groups",),
-    "latent": ("kv_lora_rank", "qk_nope_head_dim", "v_head_dim"),
-    "sparse": ("index_topk",),
-    "experts": ("num_experts",),
-    "mamba1": ("linear_step_rank", "linear_state_size", "linear_value_heads", "linear_head_dim"),
-    "mamba2": ("linear_state_size", *LINEAR_SIZES),
-    "convolution": ("linear_conv_kernel",),
-}
-#: Dimensions and switches that layers of one kind may have for themselves.
-OF_LAYERS: Final = (
-    *("num_attention_heads", "num_query_groups", "head_size", "v_head_dim", "window", "ffn_hidden_size"),
-    *("qk_norm", "sinks", "qkv_bias", "out_bias", "mlp_bias", "values_are_keys", "reuses_keys", "index_heads"),
-    *("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"),
-    *("compress_ratio", "router_bias"),
+_TABLES: Final[dict[str, Any]] = yaml.load(
+    Path(__file__).with_suffix(".yaml").read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 )
+#: Letter of a layer in `layer_order`, as in Megatron-LM's hybrid models -> its mixer, its MLP, its dimensions.
+LAYER_LETTERS: Final = {letter: (mixer, mlp, Sizes()) for letter, (mixer, mlp) in _TABLES["layer_letters"].items()}
+#: Mixer or MLP -> fields that a model needs for it.
+NEEDED: Final[Mapping[str, Sequence[str]]] = _TABLES["needed"]
+#: Dimensions and switches that layers of one kind may have for themselves.
+OF_LAYERS: Final[Sequence[str]] = _TABLES["of_layers"]
 
 #: Most layers of a model, which are gone through one by one. [-]
 MOST_LAYERS: Final = 10_000

@@ -16,7 +16,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, Columns, FloatArray, column
 from costmodel.kernels.kernel_tables import biased, biases, is_quantised, operand_bytes, some_narrow, weights_of
-from costmodel.training.blocks import HEAD, MODULES, OFFLOAD_MODULES, Layer
+from costmodel.training.blocks import HEAD, MODULES, OFFLOAD_MODULES, Layer, is_layer_norm
 from costmodel.training.design import CP_A2A, CP_ALL_GATHER, RECOMPUTE_FULL, RECOMPUTE_NONE
 from costmodel.training.kernel_kind import Kernel
 from costmodel.training.precision import is_narrow
@@ -225,12 +225,16 @@ def offloaded_inputs(run: RankRun, layer: Layer) -> tuple[FloatArray, FloatArray
     """Bytes of a layer's kept inputs that hosts hold by modules, and those that move to them, (points,) each. [B]
 
     An attention core moves its output too, and inputs that are recomputed for other kernels (Megatron-LM,
-    fine_grained_activation_offload.py).
+    fine_grained_activation_offload.py). A norm that one product reads is of that product's module: Transformer Engine
+    runs both as one, and Megatron-LM has no separate norm there (gpt_layer_specs.py).
     """
     shape, hosted, moved = run.design, np.zeros(()), np.zeros(())
     both = (kept_inputs(run, layer, recomputing=recomputing) for recomputing in (True, False))
     for (kernel, kept), (_, whole) in zip(*both, strict=True):
-        leaves = reduce(np.maximum, (shape.is_on(m) for m in OFFLOAD_MODULES if m.has(kernel)), np.zeros(1))
+        readers = [reader for reader in layer.kernels if kernel.name in reader.inputs]
+        fused = len(readers) == 1 and readers[0].megatron == "column" and is_layer_norm(kernel)
+        owner = readers[0] if fused else kernel
+        leaves = reduce(np.maximum, (shape.is_on(m) for m in OFFLOAD_MODULES if m.has(owner)), np.zeros(1))
         hosted = hosted + leaves * kept
         output = run.activation_bytes(kernel.makes) / shape.tp if kernel.is_core else 0.0
         moved = moved + leaves * (whole + output if kernel.is_core else kept)

@@ -143,13 +143,14 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
     for share, part in zip(shares, parts, strict=False):
         kept = share * part.kept + (1 - share) * part.everything
         moving.append(host_transfer_time(design.offload_activations * kept + part.moved, run.system))
+    pairs = [ahead.total_time + behind.total_time + more
+             for ahead, behind, more in zip(paired.forward, paired.backward, again, strict=False)]  # fmt: skip
     for direction, later in (("forward", [np.zeros(())] * len(again)), ("backward", again)):
         alone = [*getattr(costs, direction)]
         times = [cost.total_time + more for cost, more in zip(alone, later, strict=False)]
         waits = transfer_waits(run, moving, times)
         for number, wait in enumerate(waits):
-            pair = paired.forward[number].total_time + paired.backward[number].total_time + again[number]
-            behind = beside * np.maximum(moving[number] - pair, 0.0) / 2
+            behind = beside * np.maximum(moving[number] - pairs[number], 0.0) / 2
             alone[number] = replace(alone[number], offload_time=(1 - beside) * wait + behind)
         passes[direction] = tuple(alone)
     return replace(costs, **passes)

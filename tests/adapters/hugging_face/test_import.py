@@ -1,7 +1,6 @@
 """`dse import`: model files from Hugging Face configurations."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -12,21 +11,6 @@ from dse.cli import main
 from tests.support.cases import cases
 from tests.support.commands import json_of
 from tests.support.hugging_face_configs import PUBLISHED
-
-LLAMA = {"model_type": "llama", "hidden_act": "silu", "tie_word_embeddings": False, "vocab_size": 128256,
-         "num_key_value_heads": 8, "max_position_embeddings": 131072, "attention_bias": False,
-         "rope_scaling": {"rope_type": "llama3", "original_max_position_embeddings": 8192}}  # fmt: skip
-QWEN = {"hidden_act": "silu", "num_key_value_heads": 4, "vocab_size": 151936, "sliding_window": None,
-        "use_sliding_window": False, "max_window_layers": 28, "max_position_embeddings": 32768}  # fmt: skip
-
-
-def sizes(layers: int, hidden: int, heads: int, ffn: int, **more: Any) -> dict[str, Any]:
-    """The four sizes that all but GPT-2 call by the same names, and more."""
-    return {
-        "num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads, "intermediate_size": ffn,
-        **more,
-    }  # fmt: skip
-
 
 MIXTRAL = PUBLISHED["Mixtral 8x7B"][0]
 #: Words of `model_type` that are read. [-]
@@ -84,7 +68,7 @@ def test_json_is_the_fields_and_the_number_of_parameters(tmp_path):
 
 @pytest.mark.parametrize(("changed", "fields"), cases(__file__, "windows_and_tables"))
 def test_windows_and_tables_are_those_that_the_keys_say_together(changed, fields, imported):
-    model = imported(QWEN | sizes(28, 3584, 28, 18944, model_type="qwen2", **changed)).model
+    model = imported(PUBLISHED["Qwen2.5 7B"][0] | changed).model
     assert {name: getattr(model, name) for name in fields} == fields
 
 
@@ -102,7 +86,7 @@ def test_layers_in_no_regular_order_are_an_order_of_letters(name, changed, order
 
 
 def test_sequences_are_those_of_pre_training(imported):
-    assert imported(LLAMA | sizes(2, 64, 8, 256)).model.seq_len == 8192  # stretched to 131,072 afterwards
+    assert imported(PUBLISHED["Llama 3.1 405B"][0]).model.seq_len == 8192  # stretched to 131,072 afterwards
     assert imported(PUBLISHED["Llama 2 7B"][0]).model.seq_len == 4096
     assert imported(MIXTRAL).model.seq_len == 8192
     assert imported(MIXTRAL).notes == ("seq_len: 8192 tokens, of 32768 that it allows; --seq-len sets another",)

@@ -87,12 +87,17 @@ def test_hosts_hold_inputs_of_offloaded_modules(h100):
     output, inputs = heads * model.value_size, heads * (2 * model.score_size + model.value_size)
     table = {"core_attn": inputs, "attn_proj": output, "expert_fc1": k * model.hidden_size, "moe_act": 2 * k * expert}
     table["fused_group_mlp"] = k * (model.hidden_size + 3 * expert)
+    table |= dict.fromkeys(("attn_norm", "mlp_norm"), model.hidden_size)  # apart from products that read them
+    table["qkv_linear"] = model.hidden_size + 2 * (model.q_lora_rank + model.kv_lora_rank)  # inputs of norms, too
     for module, features in table.items():
         columns = {f"offload_{module}": 1, "recompute_mla_up_proj": [0, 1]}
         memory = layer_memory(ranks_of(model, designs(model, **columns)), layers_of(model)[1])
         again, more = (0, output) if module == "core_attn" else (features, 0)
         assert memory.hosted / (W * model.seq_len) == pytest.approx([features, again])
         assert memory.moved / (W * model.seq_len) == pytest.approx(features + more)
+    llama = load_model("llama3_8b")  # its norms are part of the products (gpt_layer_specs.py)
+    memory = layer_memory(ranks_of(llama, designs(llama, offload_qkv_linear=1)), layers_of(llama)[0])
+    assert memory.hosted / (W * llama.seq_len) == pytest.approx(2 * llama.hidden_size)
     kept = step(model, h100, designs(model, offload_expert_fc1=[0, 1])).activations_memory
     assert kept[0] - kept[1] == pytest.approx((58 - 2) * W * model.seq_len * table["expert_fc1"])  # 2 are on their way
 
