@@ -11,13 +11,16 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from costmodel.columns import FloatArray
 from costmodel.formats.quantity import readable
 from dse.calibration.calibration import CalibratedStage, Calibration
 from dse.calibration.constants import LearnedConstant
 from dse.output import counted
 from dse.reporting.design_table import columns_of, drawn
+from dse.reporting.measurements.validation_report import error_cells
 from dse.validation.summary import error_record
+
+#: Predictions whose errors are reported, and the figures of each.
+ERRORS_SHOWN, FIGURES = ("before", "after", "held_out"), ("mean", "median")
 
 
 def calibration_record(calibration: Calibration) -> dict[str, Any]:
@@ -36,13 +39,7 @@ def calibration_record(calibration: Calibration) -> dict[str, Any]:
             for stage in calibration.stages
             for constant in stage.constants
         ],
-        "errors": [
-            {"rows_of": kind, "rows": len(before), **{
-                name: error_record(np.expm1(ratios))
-                for name, ratios in (("before", before), ("after", after), ("held_out", held_out))
-            }}
-            for kind, before, after, held_out in error_rows(calibration.stages)
-        ],
+        "errors": [*error_records(calibration.stages)],
         "scales": [
             {"rows_of": stage.name, "rows": len(stage.kinds), "measured_over_predicted": scale, "standard_error": None
              if math.isnan(error) else error}
@@ -53,13 +50,14 @@ def calibration_record(calibration: Calibration) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def error_rows(stages: Sequence[CalibratedStage]) -> Iterator[tuple[str, FloatArray, FloatArray, FloatArray]]:
-    """Kinds of rows with the ratios of their rows: before, after, held out."""
+def error_records(stages: Sequence[CalibratedStage]) -> Iterator[dict[str, Any]]:
+    """Kinds of rows with the errors of their rows: before, after, held out. [%]"""
     for stage in stages:
         for kind in dict.fromkeys(stage.kinds):
             array = np.array([one == kind for one in stage.kinds])
-            held_out = stage.held_out[array]
-            yield kind, stage.before[array], stage.after[array], held_out[~np.isnan(held_out)]
+            of_kind = {name: getattr(stage, name)[array] for name in ERRORS_SHOWN}
+            errors = {name: error_record(np.expm1(ratios[~np.isnan(ratios)])) for name, ratios in of_kind.items()}
+            yield {"rows_of": kind, "rows": int(array.sum()), **errors}
 
 
 def calibration_report(calibration: Calibration, width: int) -> list[RenderableType]:
@@ -75,10 +73,10 @@ def calibration_report(calibration: Calibration, width: int) -> list[RenderableT
     scales = [scale_text(stage) for stage in calibration.stages if not stage.constants]
     shown += [Text(), *map(Text, scales)] if scales else []
     errors = [
-        (kind, str(len(before)), *(cell for ratios in (before, after, held_out) for cell in error_cells(ratios)))
-        for kind, before, after, held_out in error_rows(calibration.stages)
+        (one["rows_of"], str(one["rows"]), *(cell for when in ERRORS_SHOWN for cell in error_cells(one[when], FIGURES)))
+        for one in error_records(calibration.stages)
     ]
-    figures = (f"{when}\n{what}" for when in ("before", "after", "held out") for what in ("mean", "median"))
+    figures = (f"{when.replace('_', ' ')}\n{name}" for when in ERRORS_SHOWN for name in FIGURES)
     table = columns_of(("rows of", "rows", *figures), errors, (0, 1))
     shown += [Text(), Text("|predicted / measured - 1|"), Text(), *drawn(table)]
     for title, reasons in (
@@ -111,10 +109,3 @@ def constant_cells(constant: LearnedConstant, stage: CalibratedStage) -> tuple[s
     rows = counted(len(stage.kinds), "row") + f" of {stage.name}" + (", at its bound" if constant.at_bound else "")
     values = constant.before, constant.after, constant.standard_error
     return (constant.name, *(readable(value, constant.unit) for value in values), rows)
-
-
-def error_cells(ratios: FloatArray) -> list[str]:
-    """Mean and median of the sizes of errors as they are printed."""
-    record = error_record(np.expm1(ratios))
-    errors = [record[f"{what}_abs_error_percent"] for what in ("mean", "median")]
-    return ["-" if math.isnan(value) else f"{value:.1f} %" for value in errors]
