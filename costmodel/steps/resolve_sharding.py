@@ -412,7 +412,7 @@ class _Designs:
     def _try_all(self, tight: IntArray, numbers: FloatArray, best: Breakdown) -> None:
         """Put the fastest of all assignments that fit in the place of those found so far, if any do."""
         capacity = np.broadcast_to(self.run.system.dram.capacity, numbers.shape)
-        tight = tight[_least_memory(self.run.take(tight)) <= capacity[tight]]
+        tight = tight[least_memory(self.run.take(tight)) <= capacity[tight]]
         size = max(TRIED // self.assignments.count, 1)
         for rows in (tight[start : start + size] for start in range(0, tight.size, size)):
             places, tried = np.nonzero((_memory_of_all(self.run.take(rows)) <= capacity[rows]).T)
@@ -451,7 +451,7 @@ def _different_first(numbers: FloatArray) -> tuple[FloatArray, IntArray]:
     return np.take_along_axis(numbers, order, axis=0), new.sum(axis=0)
 
 
-def _least_memory(run: TransformerRun) -> FloatArray:
+def least_memory(run: TransformerRun) -> FloatArray:
     """Bytes below which no assignment of a design gets: each part at its own least; (points,)."""
     named = rank_run(run).design.assignments.named["megatron_sp"]
     return _memory(run, np.full(run.num_points, named), lambda needs: needs.min(axis=0) if needs.ndim > 1 else needs)

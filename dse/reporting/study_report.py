@@ -84,7 +84,7 @@ def exact_report(exact: ExactFront, width: int) -> Report:
     if exact.is_partial:
         heading = f"PARTIAL: {exact.evaluated:,} of {exact.legal:,} legal designs of space {exact.space.name}, "
     if exact.infeasible is None:
-        heading += f"{exact.evaluated:,} evaluated and the rest ruled out by bounds"
+        heading += f"{exact.evaluated:,} evaluated and the rest ruled out by {exact.proof}"
     else:
         counts = [f"{name} {count:,}" for name, count in exact.broken.items() if count]
         heading += f"{exact.infeasible:,} infeasible" + (f" ({', '.join(counts)})" if counts else "")
@@ -213,10 +213,11 @@ def certificate_text(space: Space, certificate: Certificate) -> Text:
 def surroundings_text(around: Surroundings) -> Text:
     """Search around the best design of a study whose distance to the exact front is unknown, in words."""
     better = f"{around.better:,} are" if around.better else "none is"
+    bound = f" For a bound: `dse enumerate --bound {quote(around.study)}`" if around.open_machine else ""
     return Text(
         f"Study {around.study}, after {counted(around.trials, 'trial')}: distance to the best possible unknown. "
         f"{around.evaluated:,} designs were evaluated. Of {around.designs:,} designs around the best by "
-        f"{around.objective}, {better} better. For a bound: `dse enumerate --bound {quote(around.study)}`"
+        f"{around.objective}, {better} better.{bound}"
     )
 
 
@@ -313,4 +314,5 @@ def bound_text(bound: StudyBound, space: Space) -> Text:
         f"Study {bound.study}, after {counted(bound.trials, 'trial')}: bounds of all legal designs, "
         f"{bound.designs_priced:,} evaluated and {left}: {'; '.join(columns_of_rows)}. This is "
         "no certificate: the best possible value lies between."
+        + (" The bounds are numerical: no evaluated design is better than them." if not bound.proved else "")
     )

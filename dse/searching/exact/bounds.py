@@ -24,6 +24,7 @@ from costmodel.machine import chip_power, chip_price
 from costmodel.rules.registry import NATIVE
 from costmodel.rules.rules import TRAINING
 from costmodel.steps.breakdown import PARTS, ResultTable
+from costmodel.steps.resolve_sharding import least_memory
 from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
 from dse.fronts import as_costs
 from dse.pricing.evaluated import rules_for
@@ -60,22 +61,13 @@ class Forest:
         """Columns of one of the ends of the boxes of some nodes."""
         return {name: ends[nodes, column] for column, name in enumerate(self.names)}
 
-    @property
-    def agrees(self) -> bool:
-        """True if all rows agree in every quantity that may slow a step, so that one tree serves all."""
-        return self.roots.size == 1
-
 
 class _Grower:
     """Grows the trees of one component."""
 
     def __init__(self, values: FloatArray, rising: IntArray, weights: FloatArray) -> None:
         self.values, self.rising, self.weights = values, rising, weights
-        self.low: list[FloatArray] = []
-        self.high: list[FloatArray] = []
-        self.sample: list[int] = []
-        self.spread: list[float] = []
-        self.inherits: list[bool] = []
+        self.nodes: list[tuple[FloatArray, FloatArray, int, float, bool]] = []  #: low, high, sample, spread, inherits
         self.below: list[int] = []
 
     def add(self, rows: IntArray, parent: int = -1) -> int:
@@ -83,11 +75,9 @@ class _Grower:
         values = self.values[rows]
         low, high = values.min(axis=0), values.max(axis=0)
         side = np.where(high > low, high - low, 1.0)
-        self.low.append(low)
-        self.high.append(high)
-        self.sample.append(int(rows[np.argmin((((values - low) / side - 0.5) ** 2).sum(axis=1))]))
-        self.spread.append(float(self.spreads(low, high).sum()))
-        self.inherits.append(parent >= 0 and bool((high == self.high[parent])[self.rising].all()))
+        sample = int(rows[np.argmin((((values - low) / side - 0.5) ** 2).sum(axis=1))])
+        inherits = parent >= 0 and bool((high == self.nodes[parent][1])[self.rising].all())
+        self.nodes.append((low, high, sample, float(self.spreads(low, high).sum()), inherits))
         self.below.append(-1)
         return len(self.below) - 1
 
@@ -111,7 +101,7 @@ class _Grower:
 
     def halves(self, node: int, rows: IntArray) -> tuple[IntArray, IntArray]:
         """Rows below and above the middle of the quantity that decides most."""
-        spread = self.spreads(self.low[node], self.high[node])
+        spread = self.spreads(*self.nodes[node][:2])
         if not (spread > 0).any():
             return rows[: rows.size // 2], rows[rows.size // 2 :]
         column = self.values[rows, self.rising[int(np.argmax(spread))]]
@@ -135,17 +125,8 @@ def forest_of(space: Space, component: Component, weights: Mapping[str, float]) 
     grower = _Grower(values, rising, np.array([weights[names[column]] for column in rising]))
     kinds = np.unique(values[:, others], axis=0, return_inverse=True)[1].ravel()
     roots = [grower.grow(np.flatnonzero(kinds == kind)) for kind in range(kinds.max() + 1)]
-    return Forest(
-        component,
-        names,
-        low=np.stack(grower.low),
-        high=np.stack(grower.high),
-        below=np.array(grower.below),
-        sample=np.array(grower.sample),
-        spread=np.array(grower.spread),
-        inherits=np.array(grower.inherits),
-        roots=np.array(roots),
-    )
+    low, high, sample, spread, inherits = map(np.array, zip(*grower.nodes, strict=True))
+    return Forest(component, names, low, high, np.array(grower.below), sample, spread, inherits, np.array(roots))
 
 
 def columns_of(
@@ -175,15 +156,6 @@ def sides(pricer: Pricer) -> tuple[list[Component], list[Component]]:
         of_layout = any(parameter.name in layout for parameter in component.parameters)
         (layouts if of_layout or component.rows > MOST_TREE_ROWS else machines).append(component)
     return layouts, machines
-
-
-def rows_at(components: Sequence[Component], numbers: IntArray) -> list[IntArray]:
-    """Rows of some components whose product is numbered, the last fastest. [-]"""
-    rows: list[IntArray] = []
-    for component in reversed(components):
-        numbers, component_rows = np.divmod(numbers, component.rows)
-        rows.append(component_rows)
-    return rows[::-1]
 
 
 #: Columns of a breakdown that no quantity of `never_slower` changes.
@@ -222,7 +194,8 @@ class Problem:
     forests: tuple[Forest, ...]
     timed: tuple[str, ...]  #: columns that follow the fastest machine, of those that formulas use
     fixed: tuple[str, ...]  #: columns that follow the layout alone, likewise
-    of_layouts: dict[str, FloatArray]  #: the latter, (layouts,) each
+    of_layouts: dict[str, Interval]  #: ends of the latter, (layouts,) each
+    proved: bool  #: True if more of a machine never slows a layout by its formulas; else by each design evaluated
 
     def __reduce__(self) -> tuple[Callable[[Pricer], Problem | None], tuple[Pricer]]:
         return _sent_problem, (self.pricer,)
@@ -234,7 +207,7 @@ class Problem:
 
     def layout_columns(self, layouts: IntArray) -> dict[str, FloatArray]:
         """Parameters of some layouts, and columns derived from them."""
-        rows = rows_at(self.layouts, layouts)
+        rows = np.unravel_index(layouts, (1, *(component.rows for component in self.layouts)))[1:]
         columns: dict[str, FloatArray] = {}
         for component, component_rows in zip(self.layouts, rows, strict=True):
             columns |= component.columns(component_rows)
@@ -294,7 +267,7 @@ class Problem:
         for column, name in enumerate(self.timed):
             ends = boxes.timed[:, column], np.array(np.inf)
             known[name] = ends if name in FASTEST_LOW else (np.array(0.0), ends[0])
-        known |= {name: point(values[boxes.layout]) for name, values in self.of_layouts.items()}
+        known |= {name: (low[boxes.layout], high[boxes.layout]) for name, (low, high) in self.of_layouts.items()}
         known |= self.price_and_power(boxes, low, layout)
         for derived in space.derived:
             if derived.evaluated:
@@ -310,9 +283,14 @@ class Problem:
             least = self.least_price_and_power(boxes.nodes[rows])[:, back]
         else:
             least = self.cheapest({**low, **layout})
-        chips = self.of_layouts["world_size"][boxes.layout]
+        chips = self.of_layouts["world_size"][0][boxes.layout]
         names = "system_price", "system_power"
         return {name: (chips * value, np.array(np.inf)) for name, value in zip(names, least, strict=True)}
+
+    @property
+    def fixed_memory(self) -> bool:
+        """True if layouts alone decide the memory that they need."""
+        return all(low is high for low, high in self.of_layouts.values())
 
     @cached_property
     def separate(self) -> bool:
@@ -343,7 +321,7 @@ class Problem:
         for forest in self.forests:
             others = [other for other in self.forests if other is not forest]
             least = np.zeros((2, forest.below.size))
-            if all(other.agrees for other in others):
+            if all(other.roots.size == 1 for other in others):
                 leaves = np.flatnonzero(forest.below < 0)
                 lowest = {name: ends for other in others for name, ends in other.of(other.low, other.roots).items()}
                 elsewhere = {name: np.full(leaves.size, ends.min()) for name, ends in lowest.items()}
@@ -389,7 +367,7 @@ def problem_of(pricer: Pricer) -> Problem | None:
     used = {WITH_UNIT.get(name, name) for name in names}
     timed = tuple(name for name in (*FASTEST_LOW, *FASTEST_HIGH) if name in used)
     fixed = tuple(name for name in OF_LAYOUTS if name in used | {"world_size"})
-    return bounded(Problem(pricer, tuple(layouts), forests, timed, fixed, {}))
+    return bounded(Problem(pricer, tuple(layouts), forests, timed, fixed, {}, proved=True))
 
 
 def _sent_problem(pricer: Pricer) -> Problem | None:
@@ -405,18 +383,27 @@ def _problem(text: str, profile: str) -> Problem | None:
 
 
 def bounded(problem: Problem) -> Problem | None:
-    """The problem with the columns that layouts decide; None where quantities may slow a step or have no bounds."""
+    """The problem with the ends of columns that layouts decide; None where an objective has no bound."""
     pricer, every = problem.pricer, np.arange(problem.num_layouts)
     boxes = problem.unbounded(every, np.tile([forest.roots[0] for forest in problem.forests], (every.size, 1)))
     columns = problem.fastest(boxes)
-    design = transformer_run(pricer.space, columns, DesignPoints).design
-    if not lawful(design).all():
-        return None
-    breakdown = breakdown_of(pricer, columns)
-    problem = replace(problem, of_layouts={name: getattr(breakdown, name) for name in problem.fixed})
+    run = transformer_run(pricer.space, columns, DesignPoints)
+    breakdown, solved = breakdown_of(pricer, columns), is_solved(run.design)
+    ends = {name: point(np.broadcast_to(getattr(breakdown, name), every.size)) for name in problem.fixed}
+    if solved.any():
+        least: dict[str, Any] = {**dict.fromkeys(PARTS["peak_memory"], 0.0), "peak_memory": least_memory(run)}
+        for name in least.keys() & ends.keys():
+            low, high = ends[name]
+            ends[name] = np.where(solved, least[name], low), np.where(solved, np.inf, high)
+    problem = replace(problem, of_layouts=ends, proved=bool(lawful(run.design).all()))
     timed = [np.broadcast_to(getattr(breakdown, name), every.size) for name in problem.timed]
     best = replace(boxes, timed=np.stack(timed, axis=1)) if timed else boxes
     return problem if np.isfinite(problem.bounds(best)[0]).all() else None
+
+
+def is_solved(design: DesignPoints) -> BoolArray:
+    """Where machines decide the sharding of kernels, and so the memory; (points,)."""
+    return np.asarray((design.sharding == SOLVE) | (design.sharding == SOLVE_BYTES))
 
 
 def lawful(design: DesignPoints) -> BoolArray:
@@ -425,9 +412,8 @@ def lawful(design: DesignPoints) -> BoolArray:
     False, or unproved: shardings solved again, schedules timed pass by pass, states that are exchanged layer by layer,
     and exchanges of experts that hide twice or during offload of activations.
     """
-    solved = (design.sharding == SOLVE) | (design.sharding == SOLVE_BYTES)
     twice = (design.overlap_ep > 0) & design.offloads_activations | (design.overlap_shared_expert > 0)
-    return np.asarray(design.is_1f1b & ~(solved | (design.zero > 1) | twice))
+    return np.asarray(design.is_1f1b & ~(is_solved(design) | (design.zero > 1) | twice))
 
 
 def importance(pricer: Pricer, names: Sequence[str]) -> dict[str, float]:

@@ -36,7 +36,7 @@ def smallest_capacities(problem: Problem) -> tuple[int, IntArray] | None:
     """
     capacity = f"{problem.pricer.space.system.dram.name}_capacity"
     forests = [number for number, forest in enumerate(problem.forests) if forest.names == (capacity,)]
-    if not forests or not only_has_to_be_enough(problem, capacity):
+    if not forests or not problem.fixed_memory or not only_has_to_be_enough(problem, capacity):
         return None
     ((column, forest),) = ((number, problem.forests[number]) for number in forests)
     layouts = np.arange(problem.num_layouts)
@@ -84,6 +84,8 @@ MOST_BOXES: Final = 1 << 18
 WORTH_SENDING: Final = 1 << 12
 #: Promising boxes of a round with a design that is evaluated.
 MOST_PROBES: Final = 4096
+#: Boxes that are checked where formulas prove no bound.
+CHECKS: Final = 1 << 12
 #: Most designs that are evaluated before it is said to be too many.
 MOST_PRICED: Final = 1e9
 
@@ -232,8 +234,22 @@ def evaluated(problem: Problem, boxes: Boxes, bounds: FloatArray) -> tuple[dict[
     return {name: values[rows] for name, values in designs.items()}, costs[rows]
 
 
+def check_bounds(problem: Problem) -> None:
+    """Evaluate a design in each of `CHECKS` boxes by chance. Raises `BoundBroken` if one is better than its bound."""
+    rng = np.random.default_rng(0)
+    nodes = [rng.integers(forest.below.size, size=CHECKS) for forest in problem.forests]
+    boxes = problem.unbounded(rng.integers(problem.num_layouts, size=CHECKS), np.stack(nodes, axis=1))
+    boxes = timed(problem, boxes)
+    evaluated(problem, boxes, problem.bounds(boxes)[0])
+
+
 def start(problem: Problem) -> Boxes:
-    """All designs as boxes: of each layout, the whole trees; of capacities that hold it, the smallest."""
+    """All designs as boxes: of each layout, the whole trees; of capacities that hold it, the smallest.
+
+    Raises `BoundBroken` if bounds without a proof are wrong.
+    """
+    if not problem.proved:
+        check_bounds(problem)
     layouts, enough = np.arange(problem.num_layouts), smallest_capacities(problem)
     trees = np.array(list(itertools.product(*(forest.roots for forest in problem.forests))))
     boxes = problem.unbounded(np.repeat(layouts, len(trees)), np.tile(trees, (layouts.size, 1)))

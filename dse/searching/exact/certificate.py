@@ -21,7 +21,7 @@ from dse.pricing.workers import Pricer, Workers
 from dse.searching.exact.bounds import problem_of
 from dse.searching.exact.branching import BoundBroken, Search
 from dse.searching.exact.enumeration import costs_of
-from dse.searching.exact.exact_front import ExactFront, Method, exact_front
+from dse.searching.exact.exact_front import ExactFront, Method, exact_front, unbounded
 from dse.searching.study import BaseStudy
 from dse.searching.trials.trial_table import TrialTable
 from dse.spaces.lattice import Lattice
@@ -60,6 +60,7 @@ class Surroundings:
     objective: str  #: by which the design is the best
     designs: int  #: legal designs that differ from it in one option, by two steps, or in one component
     better: int  #: feasible ones of them that are better
+    open_machine: bool  #: True if the space chooses quantities of the machine, without which no bounds exist
 
 
 def surroundings(study: BaseStudy) -> Surroundings | None:
@@ -80,6 +81,7 @@ def surroundings(study: BaseStudy) -> Surroundings | None:
         objective=space.objectives[0].name,
         designs=len(places),
         better=int((costs[:, 0] < front.costs[0, 0]).sum()),
+        open_machine=not {*space.system.units()}.isdisjoint(space.chosen),
     )
 
 
@@ -194,6 +196,7 @@ class StudyBound:
     study: str
     trials: int
     designs_priced: int  #: designs that were evaluated, and corners of boxes
+    proved: bool  #: True if formulas prove the bounds; else no evaluated design is better than them
     boxes_left: int  #: boxes of designs that were not looked into; 0: the bound is reached by a design
     limits: dict[str, float]  #: objective, with its unit -> value that no legal design is better than
     gaps: dict[str, float]  #: objective -> how much worse than that the study's best value is, relative
@@ -212,25 +215,22 @@ def study_bound(
     """
     lowest, space = best_costs(study), sought_space(study)
     problem = problem_of(Pricer(space, rules_for(space, study.profile)))
-    unknown = DseError(
-        f"space {space.name}: no bounds exist: its machine is closed, or more of a quantity may slow a step; "
-        "a longer search of another seed shows the designs that this study lacks"
-    )
+    unknown = unbounded(space, "a longer search of another seed shows the designs that this study lacks")
     if problem is None:
         raise unknown
-    search = Search(problem, workers or Workers())
     try:
+        search = Search(problem, workers or Workers(), known=sought_designs(study).front().costs)
         search.run(progress, enough=evaluations)
     except BoundBroken:
         raise unknown from None
     least = np.minimum(search.least(), lowest)
     signs = [-1.0 if objective.direction == "maximize" else 1.0 for objective in space.objectives]
-    names = [objective.name for objective in space.objectives]
     return StudyBound(
         study=study.name,
         trials=len(study.table),
         designs_priced=search.evaluated,
+        proved=problem.proved,
         boxes_left=sum(map(len, search.waiting)),
         limits=dict(zip((objective.key for objective in space.objectives), (least * signs).tolist(), strict=True)),
-        gaps=dict(zip(names, regrets(lowest, least[np.newaxis]).tolist(), strict=True)),
+        gaps=dict(zip((o.name for o in space.objectives), regrets(lowest, least[np.newaxis]).tolist(), strict=True)),
     )

@@ -41,15 +41,9 @@ class Tally:
         numbers = np.concatenate([self.numbers, other.numbers])
         costs = np.concatenate([self.costs, other.costs])
         kept = np.flatnonzero(non_dominated(costs))
-        return Tally(
-            self.legal + other.legal,
-            self.feasible + other.feasible,
-            self.broken + other.broken,
-            self.unpriced + other.unpriced,
-            self.better + other.better,
-            numbers[kept],
-            costs[kept],
-        )
+        names = "legal", "feasible", "broken", "unpriced", "better"
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return Tally(**sums, numbers=numbers[kept], costs=costs[kept])
 
     @property
     def counts(self) -> list[int]:

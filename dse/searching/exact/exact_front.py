@@ -38,6 +38,8 @@ MOST_DESIGNS: Final = 1e9
 BOUNDED_FROM: Final = 2e6
 
 Method = Literal["auto", "list", "bounds"]
+#: Every design was evaluated; or bounds rule others out, which formulas prove, or all evaluated designs agree with.
+Proof = Literal["list", "bounds", "numerical bounds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class ExactFront:
     evaluated: int  #: designs that were evaluated; bounds rule out the others
     tally: Tally | None  #: counts of all designs, where each was evaluated
     profile: str = NATIVE  #: rules that evaluated them
+    proof: Proof = "list"
 
     @property
     def is_partial(self) -> bool:
@@ -121,24 +124,26 @@ def exact_front(
 ) -> ExactFront:
     """The front of all legal designs of a finite space.
 
-    `method` "list" evaluates every design, "bounds" rules most of them out, and "auto" takes bounds from `BOUNDED_FROM`
-    designs on, if bounds exist. The front is the same. A listing counts the designs that are better than `best`, costs
-    of each objective. [the unit of each] With `partial_too`, a KeyboardInterrupt ends a listing with the front of the
-    designs evaluated so far. `checkpoint` names a file that stores finished units: the same call continues from it
-    after any death of its process. `part` is the number of a part, from 1, and the number of parts. [-] `merged_front`
-    puts the checkpoints of all parts together.
+    `method` "list" evaluates every design, and "bounds" rules most of them out. "auto" takes bounds from `BOUNDED_FROM`
+    designs on, or beyond `MOST_DESIGNS` if they have no proof. The front is the same. A listing counts the designs that
+    are better than `best`, costs of each objective. [the unit of each] With `partial_too`, a KeyboardInterrupt ends a
+    listing with the front of the designs evaluated so far. `checkpoint` names a file that stores finished units: the
+    same call continues from it after any death of its process. `part` is the number of a part, from 1, and the number
+    of parts. [-] `merged_front` puts the checkpoints of all parts together.
 
     Raises `DseError` if the space is not finite or too large for the method, or the file holds another enumeration.
     """
     pricer = Pricer.of(space, rules)
     bounded = method == "bounds" or (method == "auto" and BOUNDED_FROM < space.legal.count < np.inf)
     problem = problem_of(pricer) if bounded else None
+    if problem and not problem.proved and method == "auto" and space.legal.count <= MOST_DESIGNS:
+        problem = None
     if method == "bounds" and problem is None:
         raise unbounded(space)
     while True:
         numbered(space, np.inf if problem else MOST_DESIGNS)
-        kind = "bounds" if problem else "list"
-        with closing(Checkpoint(checkpoint, pricer, kind, best, part)) as saved:
+        proof: Proof = "list" if problem is None else "bounds" if problem.proved else "numerical bounds"
+        with closing(Checkpoint(checkpoint, pricer, proof, best, part)) as saved:
             work = _Work(pricer, workers or Workers(), saved, part, progress or (lambda headway: None))
             try:
                 work.by_bounds(problem) if problem else work.listed(best)
@@ -150,15 +155,14 @@ def exact_front(
             except KeyboardInterrupt:
                 if problem or not (partial_too and saved.finished.units):
                     raise
-            return front_of(pricer, saved.finished, bounds=problem is not None)
+            return front_of(pricer, saved.finished, proof)
 
 
-def unbounded(space: Space) -> ParameterError:
-    """The error of a space without bounds."""
+def unbounded(space: Space, remedy: str = "enumerate it with {method} list") -> ParameterError:
+    """The error of a space without bounds, with a remedy."""
     return ParameterError(
         f"space {space.name}: bounds are known of transformers under native rules whose machine is open, "
-        "for objectives of time, memory, price and power, where more of it never slows a step; enumerate "
-        "it with {method} list"
+        f"for objectives of time, memory, price and power, where more of it slows no evaluated design; {remedy}"
     )
 
 
@@ -171,19 +175,19 @@ def merged_front(paths: Sequence[Path], best: Sequence[float] | None = None) -> 
     pricer, header, total = merged(paths)
     if best is not None and header["best"] != list(best):
         raise DseError(f"{paths[0]}: was made without --certify, or for other trials; leave it out")
-    bounds, parts = header["method"] == "bounds", header["of"]
-    units = UNITS * parts if bounds else len(ranges_of(numbered(pricer.space), parts))
+    proof, parts = header["method"], header["of"]
+    units = UNITS * parts if proof != "list" else len(ranges_of(numbered(pricer.space), parts))
     missing = sorted({unit % parts + 1 for unit in {*range(units)} - {*total.units}})
     if missing:
         names = ", ".join(f"{part}/{parts}" for part in missing[:5]) + ", ..." * (len(missing) > 5)
         raise DseError(f"parts that are missing or not finished: {names}; run `dse enumerate SPACE --part ... -o FILE`")
-    return front_of(pricer, total, bounds=bounds)
+    return front_of(pricer, total, proof)
 
 
-def front_of(pricer: Pricer, total: Finished, *, bounds: bool) -> ExactFront:
+def front_of(pricer: Pricer, total: Finished, proof: Proof) -> ExactFront:
     """The front of some units, evaluated again, the best of the first objective first."""
     space, legal = pricer.space, int(pricer.space.legal.count)
-    if bounds:
+    if proof != "list":
         counts, evaluated = None, sum(total.counts)
         designs = dict(zip((parameter.name for parameter in space.parameters), total.rows.T, strict=True))
     else:
@@ -192,7 +196,7 @@ def front_of(pricer: Pricer, total: Finished, *, bounds: bool) -> ExactFront:
     evaluation = evaluate(space, designs, rules=pricer.rules)
     order = np.lexsort([*list(designs.values())[::-1], *costs_of(space, evaluation).T[::-1]])
     designs = {name: values[order] for name, values in designs.items()}
-    return ExactFront(space, designs, evaluation.take(order), legal, evaluated, counts, pricer.rules.profile)
+    return ExactFront(space, designs, evaluation.take(order), legal, evaluated, counts, pricer.rules.profile, proof)
 
 
 @dataclass(frozen=True)

@@ -40,12 +40,11 @@ def random_space(seed: int) -> Space:
         least = [options.index(FITS[name])] if name in FITS else []
         kept = {*least, *rng.permutation(len(options))[: rng.integers(1, 3)].tolist()}
         parameters[name] = [options[index] for index in sorted(kept)]
-    data = dict(Space.load("gpt_1t_codesign").data)
-    data["parameters"] = parameters
-    data["derived"] = {**data["derived"], **DERIVED}
-    data["constraints"] = {**data["constraints"], **LIMITS[seed % len(LIMITS)]}
-    data["objectives"] = SOUGHT[seed % len(SOUGHT)]
-    return Space.from_text(dump(data))
+    data = Space.load("gpt_1t_codesign").data
+    changes = {"derived": DERIVED, "constraints": LIMITS[seed % len(LIMITS)]}
+    changed = {name: {**data[name], **values} for name, values in changes.items()}
+    chosen = {"parameters": parameters, "objectives": SOUGHT[seed % len(SOUGHT)]}
+    return Space.from_text(dump({**data, **changed, **chosen}))
 
 
 def members(front: exact.ExactFront) -> set[tuple[float, ...]]:
@@ -118,13 +117,21 @@ def test_what_bounds_take_for_granted(name):
             assert (getattr(actual, column) == getattr(before, column)).all(), (quantity, column)
 
 
-@pytest.mark.parametrize("seed", range(2, 6))
-def test_bounds_rule_out_nothing_of_the_front(seed):
-    space = random_space(seed)
-    assert 0 < space.legal.count < 5e5
+OPEN_LINKS = cases(__file__, "OPEN_LINKS")
+#: Spaces whose bounds no formula proves: machines decide the memory of solved shardings, too.
+UNPROVED = {
+    "zero 3": lambda: Space.from_text(OPEN_LINKS.replace("zero: 0", "zero: 3")),
+    "solved": lambda: Space.load("gpt3_175b_codesign").pinned(cases(__file__, "PINS")),
+}
+
+
+@pytest.mark.parametrize("seed", [*range(2, 6), *UNPROVED])
+def test_bounds_rule_out_nothing_of_the_front(seed, monkeypatch):
+    monkeypatch.setattr(branching, "CHECKS", 100)
+    space = UNPROVED[seed]() if seed in UNPROVED else random_space(seed)
     everything, bounded = exact_front(space, method="list"), exact_front(space, method="bounds")
     assert members(bounded) == members(everything) != set()
-    assert len(bounded.costs) == len(everything.costs)
+    assert bounded.proof == ("numerical bounds" if seed in UNPROVED else "bounds")
 
 
 @pytest.mark.slow
@@ -170,14 +177,7 @@ def test_an_index_of_a_front_beats_what_its_points_beat(objectives):
     assert not FrontIndex(front[:0]).beats(costs).any()
 
 
-OPEN_LINKS = cases(__file__, "OPEN_LINKS")
-
-
 def test_a_design_that_breaks_its_bound_ends_the_trust_in_bounds(monkeypatch):
-    """So too where a machine that is faster may, for all that is known, slow a step."""
-    unlawful = Space.from_text(OPEN_LINKS.replace("zero: 0", "zero: 3"))
-    with pytest.raises(DseError, match="enumerate it with method list"):
-        exact_front(unlawful, method="bounds")
     space = Space.from_text(OPEN_LINKS)
     front = exact_front(space, method="list").costs
     np.testing.assert_array_equal(exact_front(space, method="bounds").costs, front)
