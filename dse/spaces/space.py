@@ -49,6 +49,8 @@ YOUNGER_FIELDS: Final = (
     *("layers", "parallel_norms", "linear_state_size", "context_len", "wide_qk_norm", "branch_norms", "norm_weights"),
     *("other_parameters", "mixed_streams", "paired_queries"),
 )
+#: Quantities of machines that are younger, too: no fingerprint has a value of 0.
+YOUNGER_QUANTITIES: Final = ("software_expert_clamp_passes", "software_update_copies", "software_offloaded_weights")
 #: Name of the condition that `Space.focused` adds.
 FOCUS = "focus"
 Batch = dict[str, FloatArray]
@@ -112,7 +114,8 @@ class Space(Definition):
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all that decides a result: values and formulas, not how the file words them."""
-        system = {name: float(values) for name, values in self.system.quantities().items()}
+        values = {name: float(values) for name, values in self.system.quantities().items()}
+        system = {name: value for name, value in values.items() if value or name not in YOUNGER_QUANTITIES}
         defaults = {field.name: field.default for field in fields(self.model)}
         decisive: list[Any] = [
             {

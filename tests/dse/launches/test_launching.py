@@ -428,7 +428,8 @@ def test_a_script_of_megatron_is_priced_as_the_design_that_it_runs(tmp_path):
     actual, said = outputs_of("evaluate", "train.sh", "--system", "a100_80g_dgx", "--format", "json")
     assert said.splitlines()[0] == "dse: train.sh: not read: --fancy-new-flag"
     pins = {"tp": 8, "pp": 16, "vpp": 3, "micro_batch_size": 1, "sequence_parallel": "true",
-            "distributed_optimizer": "true", "recompute": "none", "overlap_p2p": "true"}  # fmt: skip
+            "distributed_optimizer": "true", "recompute": "none", "overlap_p2p": "true",
+            "software_update_copies": 1}  # fmt: skip
     sets = [word for name, value in pins.items() for word in ("--set", f"{name}={value}")]
     assert json.loads(actual)["breakdown"] == json_of("evaluate", "gpt3_175b_1024_a100", *sets)["breakdown"]
 
