@@ -159,12 +159,13 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
 def transfer_waits(run: TransformerRun, moving: Sequence[FloatArray], times: Sequence[FloatArray]) -> list[FloatArray]:
     """Time that a pass over a layer of each kind waits for transfers of its activations, (points,) each. [s]
 
-    `moving` are transfers, `times` passes of each kind, (points,) each. [s] Without stages, whose kinds differ, time
-    that other layers leave hides transfers of modules (Megatron-LM, fine_grained_activation_offload.py).
+    `moving` are transfers, `times` passes of each kind, (points,) each. [s] Without stages, time left by other layers
+    hides transfers of modules (Megatron-LM, fine_grained_activation_offload.py), or exchanges of ZeRO from 2 on.
     """
     counts, beyond = [*run.model.kinds.values()], [one - other for one, other in zip(moving, times, strict=True)]
     waits = [np.maximum(time, 0.0) for time in beyond]
-    if len(waits) == 1 or not (modules := (run.design.offloaded_modules > 0) & (run.design.pp == 1)).any():
+    modules = (run.design.offloaded_modules > 0) & (run.design.pp == 1) & (run.design.zero <= 1)
+    if len(waits) == 1 or not modules.any():
         return waits
     whole, left = weighted_sum(waits, counts), np.maximum(weighted_sum(beyond, counts), 0.0)
     part = np.where(modules & (whole > 0), left / np.where(whole > 0, whole, 1.0), 1.0)
