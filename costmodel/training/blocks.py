@@ -379,9 +379,7 @@ class LayerModule:
     name: str
     has: Callable[[Kernel], bool]  #: whether a row of a block is of it
     kind: Keeping = "offload"
-    needs: Callable[[Kernel], bool] | None = (
-        None  #: whether a row is one that models need for the switch; default: `has`
-    )
+    needs: Callable[[Kernel], bool] | None = None  #: whether a model needs a row for the switch; default: `has`
     pieces: tuple[str, ...] = ()  #: pieces of other rows' work that are of it too
     selective: bool = False  #: whether "selective" recomputation is of it
 

@@ -147,7 +147,7 @@ def planned_space(question: Question) -> Planned:
     model = replace(model, notes=(*model.notes, *lines))
     if not question.any_software and (broken := refused_model(plan.framework, model.shape)):
         if question.framework:
-            raise ParameterError(f"{broken}; {{framework}} names another, without it layouts are of any software")
+            raise ParameterError(f"{broken}; name another {{framework}}, or leave it out to plan for any software")
         speed = f"at the speed of {plan.framework.title}"
         notes = (*model.notes, f"{broken}; layouts are what any software could run, {speed}")
         model, question = replace(model, notes=notes), replace(question, any_software=True)
