@@ -41,7 +41,7 @@ from costmodel.kernels.kernel_cost import Item, Items, KernelCost, added, quanti
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
 from costmodel.steps.micro_batch.rank_memory import PartMemory
 from costmodel.steps.optimizer import optimizer_step, state_update
-from costmodel.steps.parameter_states import exchanged_bytes, is_sharded, owned_parameters, weight_casts
+from costmodel.steps.parameter_states import exchanged_bytes, owned_parameters, weight_casts
 from costmodel.steps.pipeline.pipeline_step import ScheduledPasses
 from costmodel.steps.pipeline.stages import Stage, chosen_stage
 from costmodel.steps.stage_memory import head_parameters, stage_quantised, trained_parameters
@@ -410,7 +410,7 @@ def weight_update(
     """
     stage, parameters, experts = fullest_update(stages, trained)
     plain, matrices = owned_parameters(run, stage, parameters, experts if run.model.num_experts else None)
-    width, in_units = gradient_bytes(run), is_sharded(run.design, "gradients") | is_sharded(run.design, "weights")
+    width, in_units = gradient_bytes(run), (run.design.zero > 1) & (run.design.sharing.shards.size > 1)
     copies = np.where(width < FULL_BYTES, (width + FULL_BYTES) * (plain + matrices), 0.0)
     moved = run.system.software.update_copies * np.where(in_units, 0.0, width * (parameters + experts) + copies)
     everyone, update = run.design.ranks.all, state_update(run, stage, plain, matrices)

@@ -164,8 +164,8 @@ def transfer_waits(run: TransformerRun, moving: Sequence[FloatArray], times: Seq
     """
     counts, beyond = [*run.model.kinds.values()], [one - other for one, other in zip(moving, times, strict=True)]
     waits = [np.maximum(time, 0.0) for time in beyond]
-    modules = (run.design.offloaded_modules > 0) & (run.design.pp == 1) & (run.design.zero <= 1)
-    if len(waits) == 1 or not modules.any():
+    alone = (run.design.pp == 1) & ((run.design.zero <= 1) | (run.design.sharing.shards.size == 1))
+    if len(waits) == 1 or not (modules := (run.design.offloaded_modules > 0) & alone).any():
         return waits
     whole, left = weighted_sum(waits, counts), np.maximum(weighted_sum(beyond, counts), 0.0)
     part = np.where(modules & (whole > 0), left / np.where(whole > 0, whole, 1.0), 1.0)
