@@ -92,13 +92,14 @@ def from_the_root(name: str) -> str:
 def commands() -> dict[str, str]:
     """Name of a command -> its page; `index` lists them in their groups."""
     os.environ["COLUMNS"] = WIDTH
-    from dse.cli import GROUPS, parser
+    from dse.cli import COMMANDS, OVERVIEW, parser
 
     helps = parser().commands
     pages, index = {}, ["# Commands"]
-    for group, members in GROUPS.items():
-        index += ["", f"## {group}", "", "| command | does |", "|---|---|"]
-        for name, about in members.items():
+    for group in OVERVIEW.split("\n\n")[:-1]:
+        title, *lines = group.splitlines()
+        index += ["", f"## {title.removesuffix(':')}", "", "| command | does |", "|---|---|"]
+        for name, about in ((line.split()[0], COMMANDS[line.split()[0]]) for line in lines):
             pages[name] = f"# dse {name}\n\n`dse {name}`: {about}.\n\n```text\n{helps[name].format_help()}```\n"
             index.append(f"| [`dse {name}`]({name}.md) | {about} |")
     pages["index"] = "\n".join([*index, "", "```{toctree}", ":hidden:", *pages, "```", ""])

@@ -30,7 +30,7 @@ from costmodel.training.model import ModelShape
 SCHEMA: Final = "framework/v1"
 #: Framework of runs whose software is not named.
 USUAL_FRAMEWORK: Final = "megatron_core"
-_ABILITIES: Final = ("title", "release", "launch", "runs", "limits", "derived", "modules", "models")
+_ABILITIES: Final = ("title", "release", "launch", "runs", "limits", "derived", "modules", "offload", "models")
 _PARTS: Final = ("description", "given", "unstated", *_ABILITIES)
 #: How a value is known: as constants of systems are, or as the software's documentation or code says.
 FRAMEWORK_KINDS: Final = (*KINDS, "documented")
@@ -79,6 +79,9 @@ class Framework:
     limits: Mapping[str, str] = field(default_factory=dict)  #: name -> formula that its designs keep
     derived: Mapping[str, str] = field(default_factory=dict)  #: column -> formula of the software's automatic value
     modules: tuple[str, ...] = ()  #: of layers, by Megatron-LM's names, that it can recompute apart
+    offload: Mapping[str, Any] = field(
+        default_factory=dict
+    )  #: column -> values to try, or a formula, of tensors on hosts
     models: Mapping[str, Any] = field(default_factory=dict)  #: built-in model -> its name in the framework; {}: any
 
     def said(self, model: Any, quantity: Lookup = lambda name: nan) -> dict[str, Any]:
@@ -326,7 +329,7 @@ def _abilities(section: Section, name: str) -> dict[str, Any]:
         formulas = section.section(key, required=False)
         texts[key] = {formula: _formula(formulas.section(formula)) for formula in formulas}
     texts |= {key: _words(section, key) for key in ("launch", "modules")}
-    return {**texts, "models": section.mapping("models")}
+    return {**texts, **{key: section.mapping(key) for key in ("offload", "models")}}
 
 
 def _words(section: Section, key: str) -> tuple[str, ...]:

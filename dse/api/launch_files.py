@@ -105,9 +105,11 @@ def question_of(question: Question, form: str, note: Callable[[str], None]) -> Q
         "lora": int(launch["lora_rank"]),
         "lora_targets": launch["lora_targets"] if launch["lora_rank"] else "",
         "dpo": bool(launch["reference_model"]),
+        "offload": bool(software and any(launch[column] for column in software.offload)),
     }
     taken: dict[str, Any] = {name: value for name, value in of_file.items() if value and not getattr(question, name)}
-    words = [f"{{{name}}} {value[0] if name == 'precision' else value}" for name, value in taken.items()]
+    shown = {"precision": f" {launch['precision']}", "dpo": "", "offload": ""}
+    words = [f"{{{name}}}{shown.get(name, f' {value}')}" for name, value in taken.items()]
     text = ", ".join(words).replace("{sequences}", "{global_batch_size}")
     note(ArgumentText(f"{question.model}: its layout is not read; taken from it: its model, {text}"))
     return replace(question, given=PlannedModel(launch.model.name, model_data(launch.model), launch.model), **taken)

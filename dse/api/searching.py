@@ -172,7 +172,7 @@ def plan(
     headroom: str | None = None, max_days: float | None = None, gpu_hour_price: float | None = None,
     optimistic: bool = False, set: Pins = None, note: Callable[[str], None] = lambda text: None,
     lora: int = 0, lora_targets: str = "", quantized_base: str = "", document_len: int = 0, dpo: bool = False,
-    examples: float | str | None = None,
+    examples: float | str | None = None, offload: bool = False,
 ) -> PlannedStudy:  # fmt: skip
     """Find the best parallel layouts of a model on some chips: evaluates every legal layout, stores the best as a
     study.
@@ -239,6 +239,8 @@ def plan(
         Train on pairs with a frozen reference model (direct preference optimization); a pair is two sequences.
     examples : float or str, optional
         Sequences of the whole run, or pairs with `dpo`, in place of `tokens`. [-]
+    offload : bool
+        Also try optimizer states and activations in host memory, with enough room for them.
     """
     for name, value in (("max_days", max_days), ("gpu_hour_price", gpu_hour_price)):
         if value and not (tokens or examples):
@@ -249,6 +251,7 @@ def plan(
         headroom=headroom, max_days=max_days, pins=set or {}, optimistic=optimistic, gpu_hour_price=gpu_hour_price,
         tokens=counted_tokens(tokens) if tokens else None, examples=counted_tokens(examples) if examples else None,
         lora=lora, lora_targets=lora_targets, quantized_base=quantized_base, document_len=document_len, dpo=dpo,
+        offload=offload,
     )  # fmt: skip
     if form := launch_form(str(model)):
         from dse.api.launch_files import question_of
@@ -336,6 +339,9 @@ def what_would_do(question: Question, planned: Planned) -> str:
     )
     if question.headroom != NO_HEADROOM and fits(planned_space(replace(question, headroom=NO_HEADROOM)).space):
         text += "; without free memory some fit: {headroom} 0"
+    may_offload = planned.framework.offload and not question.offload
+    if may_offload and fits(planned_space(replace(question, offload=True)).space):
+        text += "; with tensors in host memory some fit: {offload}"
     for times in MULTIPLES:
         other = with_chips(question, planned, times * question.chips)
         if other and fits(other):

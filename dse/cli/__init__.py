@@ -19,51 +19,17 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stderr
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from costmodel.errors import DseError, masked, suggestion
 from dse.cli.terminal import INTERRUPTED, PrintableStream, discard_output, interruptible, say
 
-#: Group of commands -> name -> description; in the order in which help lists them.
-GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
-    "Plan a run": {
-        "plan": "find the best parallel layouts of a model on N GPUs",
-        "evaluate": "evaluate one design: of a space, a launch script, or another program's file",
-        "explain": "show where time and memory go, the bottleneck, and what would change it",
-        "compare": "compare two studies, two systems or two launch scripts",
-        "export": "write a launch script, a trace or a file for another simulator",
-    },
-    "Search a design space": {
-        "search": "sample a space with Optuna and print the Pareto front",
-        "resume": "continue a study from its database",
-        "enumerate": "compute the exact Pareto front of a space",
-        "tune": "choose the layout to run next on your cluster, from the runs so far",
-    },
-    "Look at results": {
-        "show": "print the Pareto front or the trials of a study as a table",
-        "report": "write a study as one HTML page, or its front as a picture",
-        "studies": "list the studies of a database; check, delete or browse them",
-    },
-    "Models, systems and spaces": {
-        "list": "list what is built in, or print one file",
-        "import": "write a model file from a Hugging Face config.json",
-    },
-    "Accuracy": {
-        "validate": "compare predictions with measurements",
-        "calibrate": "fit the constants of a system to measurements",
-    },
-}
-
-#: Command -> description.
-COMMANDS: Final = {name: text for group in GROUPS.values() for name, text in group.items()}
-
 DESCRIPTION: Final = "Plan distributed training of large language models, and the hardware for it."
-EXAMPLES: Final = """\
-examples:
-  dse plan llama3_70b --gpus 256 --system h100       best layouts, with days and dollars: --tokens 15T
-  dse evaluate train.sh --system h100                step time and memory of your own script
-  dse search --budget 500                            Pareto front of layouts and chips for GPT-3 175B
-  dse help plan                                      options and examples of one command"""
+#: The commands in their groups, one a line, and examples.
+OVERVIEW: Final = Path(__file__).with_name("commands.txt").read_text(encoding="utf-8").rstrip()
+#: Command -> description.
+COMMANDS: Final = dict(re.findall(r"^  (\w+) +(.+)$", OVERVIEW.partition("\nexamples:")[0], flags=re.MULTILINE))
 
 DONE, FAILED = 0, 1
 
@@ -178,7 +144,7 @@ def parser(command: str | None = None) -> Parser:
     top = Parser(
         prog="dse",
         description=DESCRIPTION,
-        epilog=f"{command_list()}\n\n{EXAMPLES}",
+        epilog=OVERVIEW,
         usage="dse COMMAND ...",
         formatter_class=HelpFormatter,
         allow_abbrev=False,
@@ -194,14 +160,6 @@ def parser(command: str | None = None) -> Parser:
             one.set_defaults(run=module.run)
             one.usage = short_usage(one)
     return top
-
-
-def command_list() -> str:
-    """The commands in their groups, one a line."""
-    lines = []
-    for group, commands in GROUPS.items():
-        lines += ["", f"{group}:", *(f"  {name:<10} {text}" for name, text in commands.items())]
-    return "\n".join(lines[1:])
 
 
 def short_usage(command: argparse.ArgumentParser) -> str:

@@ -22,10 +22,11 @@ from costmodel.formats import shipped
 from costmodel.formats.framework_file import USUAL_FRAMEWORK, Framework, load_framework
 from costmodel.formats.input_files import data_beside, dump, parse, read_text
 from costmodel.formats.model_file import load_model
-from costmodel.formats.quantity import plain_number, quantity
+from costmodel.formats.quantity import plain_number, quantity, readable
 from costmodel.formats.system_file import load_system
 from costmodel.machine import System
-from costmodel.training.blocks import MODULES
+from costmodel.training.blocks import MODULES, OFFLOAD_MODULES
+from costmodel.training.design import DesignPoints
 from costmodel.training.dimensions import BALANCING
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS
@@ -56,6 +57,10 @@ BF16_CAPABILITY: Final = 8
 PRECISIONS: Final = {"fp8": "fp8_tensorwise", "mx": "mxfp8", "fp4": "nvfp4"}
 #: Pinned name -> the field of a question that an option sets.
 PINNED: Final = {"world_size": "chips", "global_batch_size": "sequences", "seq_len": "seq_len", "lora_rank": "lora"}
+#: Master weight and two moments of a parameter on a host, in fp32 (Megatron-LM, hybrid_optimizer.py). [B]
+STATE_BYTES: Final = 12
+#: Switches of modules whose inputs hosts may hold.
+OFFLOADED: Final = {module.column for module in OFFLOAD_MODULES}
 #: Rule of a plan -> its text, and the parameters that it needs.
 RULES: Final[Mapping[str, Mapping[str, Any]]] = data_beside(__file__)
 
@@ -89,6 +94,7 @@ class Question:
     lora: int = 0  #: rank of adapters of frozen weights; 0: all weights train [-]
     lora_targets: str = ""  #: a word of `LORA_TARGETS`; "": all linear layers
     quantized_base: str = ""  #: a word of `QUANTIZED_BASES`; "": 16 bits
+    offload: bool = False  #: whether hosts may hold optimizer states and activations
     dpo: bool = False  #: whether a frozen reference model runs forward too
     document_len: int = 0  #: of the document of a token in packed sequences; 0: each sequence is one [tokens]
 
@@ -143,7 +149,7 @@ def planned_space(question: Question) -> Planned:
     model = question.given or planned_model(question.model, question.seq_len)
     system = load_system(question.system)
     plan = _Layouts(question, model, system)
-    lines = filter(None, (software_of_others(plan.framework, system), plan.precisions()[1]))
+    lines = filter(None, (software_of_others(plan.framework, system), plan.precisions()[1], plan.host_memory))
     model = replace(model, notes=(*model.notes, *lines))
     if not question.any_software and (broken := refused_model(plan.framework, model.shape)):
         if question.framework:
@@ -283,6 +289,7 @@ class _Layouts:
             **({"zero": zero} if zero else {}),
             **({"precision": precisions} if self.question.precision or precisions != ["bf16"] else {}),
             **({"schedule": self.schedules(stages)} if stages != [1] else {}),
+            **{column: values for column, values in self.offloaded.items() if isinstance(values, list)},
         }
         return self.runnable(opened)
 
@@ -297,6 +304,25 @@ class _Layouts:
             if self.runs and module.name not in self.framework.modules:
                 opened.pop(module.column, None)
         return {column: values for column, values in opened.items() if values and values != [usual.get(column)]}
+
+    @property
+    def offloaded(self) -> dict[str, Any]:
+        """Values, or a formula, of columns of tensors that hosts may hold; a `ParameterError` if there are none."""
+        if not self.question.offload:
+            return {}
+        if not self.framework.offload:
+            raise ParameterError(f"{{offload}}: not modelled for {self.framework.title}; name another {{framework}}")
+        known = DesignPoints.domains(self.shape.blocks)
+        return {column: values for column, values in self.framework.offload.items() if column in known}
+
+    @property
+    def host_memory(self) -> ArgumentText:
+        """A line on the host memory that the question takes for granted; "" where all states are on chips."""
+        states = STATE_BYTES * self.shape.num_parameters / self.question.chips
+        line = (
+            f"{{offload}}: hosts are assumed to have room for activations, and {readable(states, 'B')} of states a GPU"
+        )
+        return ArgumentText(line if self.question.offload and not self.question.lora else "")
 
     def schedules(self, stages: Sequence[int]) -> list[str]:
         """Schedules to choose from: those that fill pipelines best, or those of the framework."""
@@ -351,6 +377,7 @@ class _Layouts:
         words: dict[str, Any] = {
             "layers": "(num_layers + count_embedding + count_loss)" if self.counted else "num_layers",
             "modules": " or ".join(name for name in parameters if name.startswith("recompute_")),
+            "offloaded": " or ".join(name for name in parameters if name in OFFLOADED),
             "memory": self.usable_memory,
             "days": f"{self.question.max_days or 0:g}",
             **{name: parameters[name][0] for name in ("schedule", "zero") if name in parameters},
@@ -377,6 +404,7 @@ class _Layouts:
         }
         if self.framework.given.get("sharding", "megatron_sp") == "megatron_sp":
             derived["sequence_parallel"] = "tp > 1"
+        derived |= {column: text for column, text in self.offloaded.items() if isinstance(text, str)}
         derived |= self.framework.derived
         framework: Any = self.question.framework or self.framework.name
         if self.runs:

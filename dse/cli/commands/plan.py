@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     sequences, batch_tokens = args.global_batch_size or (None, None)
     single = ("seq_len", "tokens", "max_days", "framework", "imbalance", "headroom", "objective", "optimistic",
               "budget", "study", "save", "storage", "lora", "lora_targets", "quantized_base",
-              "examples", "document_len", "dpo")  # fmt: skip
+              "examples", "document_len", "dpo", "offload")  # fmt: skip
     mean, args.document_len = args.packed or (0.0, 0)
     if mean and args.examples and not args.tokens:  # a sequence has several
         args.tokens, args.examples = args.examples * mean, None
