@@ -262,6 +262,7 @@ class Artefact:
     #: Of a file, or of several by name; None where the design has no such file, and the notes say why.
     content: bytes | Mapping[str, bytes] | None
     notes: tuple[str, ...]
+    differs: bool = False  #: whether its run needs another amount of memory than the design
 
 
 #: Keys of one design in JSON, in order: of a trial, and of a design that was evaluated for itself.

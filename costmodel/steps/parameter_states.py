@@ -71,8 +71,7 @@ def is_orthogonal(design: DesignPoints) -> BoolArray:
 
 def state_bytes(run: TransformerRun, rule: OptimizerRule) -> FloatArray:
     """Bytes of the states of a parameter, by one of the optimizers; (points,). [B]"""
-    design = run.design
-    return rule.state_bytes(run.precision.state_bytes, moment_bytes(design), design.store_param_remainders)
+    return rule.state_bytes(run.precision.state_bytes, moment_bytes(run.design), run.design.store_param_remainders)
 
 
 def owned_matrices(

@@ -398,8 +398,7 @@ def update_copies(run: TransformerRun, quantised: Sequence[FloatArray], states: 
     wide = np.where((gradient_bytes(run) > w) | read, 0.0, run.precision.gradient_bytes)
     cast = np.where(gathered_bytes(run, of_shards=False) > 0, w, 0.0)
     copies = wide * states / state_bytes(run, ADAM) + cast * sum(owned_quantised(run, quantised))
-    in_units = (design.zero > 1) & (design.sharing.shards.size > 1)
-    return np.where(in_units, 0.0, software.update_copies * copies)
+    return np.where(design.shards_layers, 0.0, software.update_copies * copies)
 
 
 def unit_buffers(run: TransformerRun, layers: Sequence[PartMemory]) -> FloatArray:

@@ -410,10 +410,12 @@ def weight_update(
     """
     stage, parameters, experts = fullest_update(stages, trained)
     plain, matrices = owned_parameters(run, stage, parameters, experts if run.model.num_experts else None)
-    width, in_units = gradient_bytes(run), (run.design.zero > 1) & (run.design.sharing.shards.size > 1)
+    width, design = gradient_bytes(run), run.design
     copies = np.where(width < FULL_BYTES, (width + FULL_BYTES) * (plain + matrices), 0.0)
-    moved = run.system.software.update_copies * np.where(in_units, 0.0, width * (parameters + experts) + copies)
-    everyone, update = run.design.ranks.all, state_update(run, stage, plain, matrices)
+    moved = run.system.software.update_copies * np.where(
+        design.shards_layers, 0, width * (parameters + experts) + copies
+    )
+    everyone, update = design.ranks.all, state_update(run, stage, plain, matrices)
     update = optimizer_step(plain + matrices, run.system, everyone, update=update, moved=moved)
     return update, weight_casts(run, stage_quantised(run, stage, parts))
 

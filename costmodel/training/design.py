@@ -353,15 +353,13 @@ class DesignPoints(Design):
             if wrong.size:
                 first = [float(np.broadcast_to(values, explicit.shape)[wrong[0]]) for values in (m, n)]
                 raise DseError(
-                    f"design: {kernel}_tile_m, {kernel}_tile_n: {first[0]:g} and {first[1]:g}; expected "
-                    f"powers of two from {TILE_EDGES[0]} to {TILE_EDGES[-1]}, neither more than twice the "
-                    "other, or 0 for the best tile"
+                    f"design: {kernel}_tile_m, {kernel}_tile_n: {first[0]:g} and {first[1]:g}; expected powers of "
+                    f"two from {TILE_EDGES[0]} to {TILE_EDGES[-1]}, neither more than twice the other, or 0: the best"
                 )
 
     def tile_edge(self, kernel: str) -> tuple[FloatArray, FloatArray]:
         """Edges of a `tiled_kernel`'s tile along m and n: square where one is 0, the best where both are."""
-        best = np.zeros(())
-        m, n = (self.tile_edges.get(name, best) for name in tile_columns(kernel))
+        m, n = (self.tile_edges.get(name, np.zeros(())) for name in tile_columns(kernel))
         return np.where(m == 0, n, m), np.where(n == 0, m, n)
 
     @cached_property
@@ -372,9 +370,7 @@ class DesignPoints(Design):
     def _grid(self, order: Iterable[str]) -> Ranks:
         sizes = {axis: getattr(self, axis) for axis in order}
         inside = self.rank_order == STAGES_INSIDE
-        if not inside.any():
-            return Ranks(sizes)
-        return Ranks(sizes, self.tp * self.cp, np.where(inside, self.pp, 1.0))
+        return Ranks(sizes, self.tp * self.cp, np.where(inside, self.pp, 1.0)) if inside.any() else Ranks(sizes)
 
     @cached_property
     def expert_spread(self) -> FloatArray:
@@ -400,9 +396,8 @@ class DesignPoints(Design):
     @cached_property
     def zero_row(self) -> FloatArray:
         """Row of `ZERO` that a design follows. [-]"""
-        return np.asarray(
-            self.zero + np.where(self.zero == HIGHEST_ZERO, (self.pp > 1) + 2 * self.outer_dp_sharding_strategy, 0)
-        )
+        among = (self.pp > 1) + 2 * self.outer_dp_sharding_strategy
+        return np.asarray(self.zero + np.where(self.zero == HIGHEST_ZERO, among, 0))
 
     @cached_property
     def sharing(self) -> Sharing:
@@ -423,6 +418,11 @@ class DesignPoints(Design):
     def is_1f1b(self) -> BoolArray:
         """Where forward and backward passes follow each other in turn, interleaved or not; (points,)."""
         return np.asarray(self.schedule == ONE_FORWARD_ONE_BACKWARD)
+
+    @cached_property
+    def shards_layers(self) -> BoolArray:
+        """Where replicas exchange states of each layer: ZeRO 2 or 3 over several ranks; (points,)."""
+        return np.asarray((self.zero > 1) & (self.sharing.shards.size > 1))
 
     @cached_property
     def recomputed_modules(self) -> FloatArray:

@@ -320,22 +320,23 @@ def with_line(message: str, text: str, names: Sequence[str] = ()) -> str:
 
 def with_peaks(
     run: TransformerRun, point: int, launch: Launch, lost: Sequence[str], instead: Mapping[str, str]
-) -> tuple[list[str], bool]:
-    """Losses with the peak of memory of values `instead`, and whether one design of a run fits with these."""
+) -> tuple[list[str], bool, bool]:
+    """Losses with the peak of memory of values `instead`; whether it differs; whether one design of a run fits."""
     domains = DesignPoints.domains(run.model.blocks)
     words = {f"{name}={launch[name]}": (name, word) for name, word in instead.items()}
     changed = [words[text] for text in lost if text in words]
     if not changed:
-        return [*lost], True
+        return [*lost], False, True
     run = run.take(np.array([point]))  # whose machine may be another than that of other designs
     codes = {name: np.array([float([*domains[name].words].index(word))]) for name, word in changed}
     before, after = (transformer_footprint(run.of(run.design.with_columns(new))) for new in ({}, codes))
     if before is None or after is None:
-        return [*lost], True
+        return [*lost], False, True
     old, new = (readable(table["peak_memory"].item(), "B") for table in (before, after))
     peak = f"{new}, not {old}" if new != old else f"the peak stays {old}"
-    named = {text: f"{text} ({word}: {peak})" for text, (_, word) in words.items()}
-    return [named.get(text, text) for text in lost], bool((after["peak_memory"] <= run.system.dram.capacity).all())
+    named = {text: f"{text} ({name}={word}: {peak})" for text, (name, word) in words.items()}
+    texts = [named.get(text, text) for text in lost]
+    return texts, new != old, bool((after["peak_memory"] <= run.system.dram.capacity).all())
 
 
 Writer = Callable[["Launch"], tuple[str, list[str]]]
@@ -370,7 +371,7 @@ def launch_files(run: TransformerRun, form: str, framework: str = "", *,
         except NotExpressible as error:
             yield Artefact(None, (str(error),))
             continue
-        lost, fits = with_peaks(run, point, launch, lost, launch_forms()[form].instead)
+        lost, differs, fits = with_peaks(run, point, launch, lost, launch_forms()[form].instead)
         if not fits and not anyway:
             other = next((f"; take --format {other}" for other in usual.launch if other != form), "")
             yield Artefact(None, (f"no setting for {'; '.join(lost)}: more than a chip has{other}",))
@@ -383,7 +384,7 @@ def launch_files(run: TransformerRun, form: str, framework: str = "", *,
             lost = [*lost, "reference_model=true"]
         notes = (f"{form} has no setting for {'; '.join(lost)}",) if lost else ()
         evaluated_by = rf"\g<0>\n# dse framework: {framework or 'none'}"  # below the first line of its comment
-        yield Artefact(re.sub(r"^# .*$", evaluated_by, text, count=1, flags=re.M).encode(), notes)
+        yield Artefact(re.sub(r"^# .*$", evaluated_by, text, count=1, flags=re.M).encode(), notes, differs)
 
 
 def read_launch(path: Path, form: str, chips: int | None = None,

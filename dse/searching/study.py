@@ -77,10 +77,7 @@ class OtherStudy(DseError):
 
 
 class BaseStudy:
-    """A study in a database. `create`, `load` or `open` one; `run` it; read `trials` and `pareto_front`.
-
-    Nothing is kept open between calls, so a study that another process continues is read afresh.
-    """
+    """A stored study and the search that adds to it; nothing is kept open between calls."""
 
     def __init__(self, stored: StoredStudy, space: Space, storage: str) -> None:
         self.name = stored.name

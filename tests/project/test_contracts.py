@@ -33,14 +33,14 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 67_808),
-    ("costmodel dse", "dse.adapters", 46_149),
+    ("costmodel dse", "", 67_805),
+    ("costmodel dse", "dse.adapters", 46_146),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_748),
-    ("dse.searching dse.storage", "", 6_867),
+    ("dse.searching dse.storage", "", 6_864),
     ("dse.adapters", "", 21_659),
     ("dse.adapters.xla", "", 6_481),
     ("dse.adapters.dfmodel", "", 3_957),
-    ("tests", "", 29_793),
+    ("tests", "", 29_790),
 ]
 
 #: Names without a meaning, which no value has.

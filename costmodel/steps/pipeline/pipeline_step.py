@@ -164,7 +164,7 @@ def transfer_waits(run: TransformerRun, moving: Sequence[FloatArray], times: Seq
     """
     counts, beyond = [*run.model.kinds.values()], [one - other for one, other in zip(moving, times, strict=True)]
     waits = [np.maximum(time, 0.0) for time in beyond]
-    alone = (run.design.pp == 1) & ((run.design.zero <= 1) | (run.design.sharing.shards.size == 1))
+    alone = (run.design.pp == 1) & ~run.design.shards_layers
     if len(waits) == 1 or not (modules := (run.design.offloaded_modules > 0) & alone).any():
         return waits
     whole, left = weighted_sum(waits, counts), np.maximum(weighted_sum(beyond, counts), 0.0)

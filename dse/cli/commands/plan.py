@@ -179,13 +179,14 @@ def next_commands(args: argparse.Namespace, answer: PlannedStudy, notes: list[st
     forms = framework.launch if answer.planned.runnable and usual in ("", framework.name) else ()
     name = study_words(study.name, args.storage)
     designs = [trial.params for trial in fastest.trials]
-    refused: dict[str, list[str]] = {}
-    for form in forms if designs else ():
-        file = next(artefacts(answer.planned.space, designs, form))
-        if file.content:
-            ending = launch_forms()[form].ending
-            export = f"dse export {name} --trial {fastest.numbers[0]} --format {form} -o train{ending}"
-            return [export, f"dse explain {name}"]
-        refused.setdefault(file.notes[0], []).append(form)
-    notes += [f"No launch file for {', '.join(names)}: {reason}." for reason, names in refused.items()]
+    files = {form: next(artefacts(answer.planned.space, designs, form)) for form in (forms if designs else ())}
+    written = sorted((form for form in files if files[form].content), key=lambda form: files[form].differs)
+    if written:
+        ending = launch_forms()[written[0]].ending
+        notes += [f"{text}." for form in written if files[form].differs for text in files[form].notes]
+        export = f"dse export {name} --trial {fastest.numbers[0]} --format {written[0]} -o train{ending}"
+        return [export, f"dse explain {name}"]
+    for reason in dict.fromkeys(file.notes[0] for file in files.values()):
+        names = ", ".join(form for form in files if files[form].notes[0] == reason)
+        notes.append(f"No launch file for {names}: {reason}.")
     return [f"dse explain {name}"]

@@ -222,7 +222,7 @@ def test_a_loss_that_needs_more_memory_is_named_or_refused(vocabulary, fits):
     several = several.of(run.design.map(lambda values: np.broadcast_to(values, (2,))))
     assert [bool(one.content) for one in launch_files(several, "megatron", "megatron_core")] == [fits, True]
     peak = r"the peak stays \d.* GB" if fits else r"\d.* GB, not \d.* GB"
-    assert re.search(rf"no setting for cross_entropy=te \(megatron: {peak}\)", file.notes[0])
+    assert re.search(rf"no setting for cross_entropy=te \(cross_entropy=megatron: {peak}\)", file.notes[0])
     assert ("more than a chip has; take --format nemo" in file.notes[0]) != fits
 
 
@@ -555,4 +555,4 @@ def test_attention_of_8_bits_comes_back_from_megatron_bridge(tmp_path):
     assert read_text(nemo, text, tmp_path)[0]["attention"] == "fused_fp8"
     [file] = launch_files(run, "megatron", "megatron_core")
     assert b"fp8-dot-product" not in file.content
-    assert "attention=fused_fp8 (fused: the peak stays" in file.notes[0]
+    assert "attention=fused_fp8 (attention=fused: the peak stays" in file.notes[0]
