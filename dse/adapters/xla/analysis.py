@@ -32,7 +32,7 @@ class Analysis:
     @cached_property
     def barrier_graph(self) -> HloGraph:
         """Kernels where barriers hold back each element until all are there."""
-        return replace(self.graph, edges=self.graph.edges + self.graph.held)
+        return replace(self.graph, edges=self.graph.edges | self.graph.held)
 
     def of(self, barriers: str) -> HloGraph:
         """The graph by one of the meanings of a barrier."""

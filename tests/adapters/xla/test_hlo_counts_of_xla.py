@@ -40,7 +40,8 @@ def test_instructions_are_those_of_xla(name):
     for ours, other in zip(hlo.parse(TEXTS[name], name).computations, judged(TEXTS[name]).computations(), strict=True):
         assert ours.name == other.name
         theirs = {op.name: [operand.name for operand in op.operands()] for op in other.instructions()}
-        assert {op.name: [operand.name for operand in op.operands] for op in ours.instructions} == theirs
+        names = dict(zip(ours.instructions, ours.names, strict=True))
+        assert {names[op]: [names[operand] for operand in op.operands] for op in ours.instructions} == theirs
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -31,8 +31,7 @@ def purposes(messages: dict[int, Collective]) -> set[tuple[str, str]]:
 
 def told(step: Step) -> dict[str, object]:
     """Figures of how a compiled step trains."""
-    figures = training_figures(compiled(step).analysis)
-    return {name.removeprefix("model."): value for name, value in figures.items()}
+    return {name.removeprefix("model."): value for name, value in training_figures(compiled(step).analysis).items()}
 
 
 def test_a_tensor_axis_that_lies_outermost_is_none_of_the_data():
@@ -48,8 +47,7 @@ def test_a_tensor_axis_that_lies_outermost_is_none_of_the_data():
 
 def test_weights_are_gathered_and_gradients_scattered():
     """XLA sums on processors and cuts out each device's part; norms, which all devices hold, are summed."""
-    actual = purposes(compiled(SHARDED).analysis.collectives)
-    assert actual == {
+    assert purposes(compiled(SHARDED).analysis.collectives) == {
         ("fully sharded", "all-gather"), ("fully sharded", "all-reduce"), ("data parallel", "all-reduce"),
     }  # fmt: skip
 

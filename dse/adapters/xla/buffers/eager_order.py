@@ -23,7 +23,6 @@ from dse.adapters.xla.text.module import (
     parts,
     reached,
     shaped,
-    users_of,
     viewed,
 )
 
@@ -31,20 +30,14 @@ from dse.adapters.xla.text.module import (
 def eager_order(computation: Computation, given: frozenset[int] = frozenset()) -> list[Instruction]:
     """An order of instructions in which those that free memory run as soon as they can.
 
-    `given` are the arrays of the result, numbered through tuples, that live in the memory of a parameter.
-
-    The order is that of the text, but the first ready instruction that frees at least as many bytes as it takes runs
-    next; weight gradients do so once their operands are no longer needed. Views come as early as possible.
+    `given` are the arrays of the result, numbered through tuples, that live in the memory of a parameter. Views come as
+    early as possible.
     """
     return _with_names(computation, _Schedule(computation, given).order())
 
 
 class _Schedule:
-    """Kernels that wait and that could run, while others run; the arrays that they make have numbers.
-
-    The bytes that a kernel frees only grow while others run, so those that free enough are found once: they have
-    a separate heap, and no step looks at all ready kernels.
-    """
+    """Kernels that wait and that could run, while others run; the arrays that they make have numbers."""
 
     def __init__(self, computation: Computation, given: frozenset[int]) -> None:
         self.waiting: dict[Instruction, set[Instruction]] = {}  # kernel -> those that it waits for
@@ -154,7 +147,7 @@ class _Schedule:
 
 def _with_names(computation: Computation, order: list[Instruction]) -> list[Instruction]:
     """The order with parameters, constants and views, each as soon as its operands are available."""
-    running, users = set(order), users_of(computation)
+    running, users = set(order), computation.users
     missing = {instruction: len(set(instruction.operands)) for instruction in computation.instructions}
 
     def available(placed: Instruction) -> Iterator[Instruction]:

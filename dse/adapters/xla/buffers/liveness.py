@@ -35,7 +35,6 @@ from dse.adapters.xla.text.module import (
     repeated_instructions,
     replaced,
     shaped,
-    users_of,
     viewed,
 )
 
@@ -130,7 +129,7 @@ def may_share(operand: Instruction, user: Instruction, output: int) -> bool:
 def _fusion_may_share(fusion: Instruction, number: int) -> bool:
     """True if every use of a fusion's parameter passes it element by element to the root."""
     body, kind = fusion.called[0], fusion.attributes.get("kind", "")
-    users = users_of(body)
+    users = body.users
     parameter = body.parameters[number]
     if kind == "kOutput" and body.root.opcode == "add":
         operands = body.root.operands

@@ -1,17 +1,14 @@
 """Memory that a compiler reserves: buffers in the memory of results where they fit, the others on a heap.
 
-XLA assigns offsets before the program runs, so that gaps between buffers count. As in its buffer assignment, the
-largest buffer comes first, results lend their memory until they are made, and the rest is packed best-fit, by size or
-by length of life. The figures are compared with `memory_analysis` of compiled programs (docs/hlo.md).
+XLA assigns offsets before the program runs, so that gaps between buffers count. The figures are compared with
+`memory_analysis` of compiled programs (docs/hlo.md).
 """
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from operator import attrgetter
+from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -58,19 +55,60 @@ class _Chunk:
         return max(end for _, end in self.taken) - self.taken[0][0]
 
 
-@dataclass(slots=True)
-class _Place:
-    """Memory of a result, and the arrays in it over time."""
+class _Places:
+    """Memory of results, from the largest on, as a table of the times at which nothing is in it."""
 
-    bytes: int
-    arrays: list[Array]  #: by when they start
-    is_argument: bool
-    end: int  #: of the program
-    longest: int = field(init=False)  #: time in which nothing is in it
+    def __init__(self, end: int) -> None:
+        self.bytes: list[int] = []  # of each place
+        self._end = end  # of the program
+        self._gaps = np.zeros((3, 64), dtype=np.int32)  # start and end of each gap, and its place
+        self._around: list[tuple[Array | None, Array | None]] = []  # arrays before and after each gap
 
-    def __post_init__(self) -> None:
-        times = [0, *(time for array in self.arrays for time in (array.start, array.end)), self.end]
-        self.longest = max(later - earlier for earlier, later in zip(times[::2], times[1::2], strict=True))
+    def add(self, buffer: Buffer) -> None:
+        """Let a buffer lend its memory."""
+        self.bytes.append(buffer.bytes)
+        gap = self._gap((0, self._end + 1, len(self.bytes) - 1), (None, None))
+        self._fill(buffer, [gap for _ in buffer.arrays])
+
+    def put(self, buffer: Buffer) -> bool:
+        """True if a buffer fits into the memory of a result, from the smallest on; it is put there."""
+        starts, ends, places = self._gaps[:, : len(self._around)]
+        rows = [np.flatnonzero((starts <= a.start) & (ends >= max(a.end, a.start + 1))) for a in buffer.arrays]
+        numbers = reduce(np.intersect1d, (places[row] for row in rows))
+        while len(numbers):
+            number = int(numbers.max())
+            if buffer.is_output and self.bytes[number] > buffer.bytes:  # so have all places before
+                return False
+            gaps = [int(row[places[row] == number][0]) for row in rows]
+            if all(map(self._takes, gaps, buffer.arrays)):
+                self._fill(buffer, gaps)
+                return True
+            numbers = numbers[numbers < number]
+        return False
+
+    def _takes(self, gap: int, array: Array) -> bool:
+        """True if an array touches only neighbours in time that it is made of, or that are made of it."""
+        before, after = self._around[gap]
+        return (before is None or before.end < array.start or _takes_over(before.holder, array)) and (
+            after is None or array.end < after.start or _takes_over(array.holder, after)
+        )
+
+    def _fill(self, buffer: Buffer, gaps: Sequence[int]) -> None:
+        """Put each array of a buffer into a gap; the last first, so that the others keep theirs."""
+        for gap, array in zip(reversed(gaps), reversed(buffer.arrays), strict=True):
+            before, after = self._around[gap]
+            _, end, number = self._gaps[:, gap].tolist()
+            self._gap((array.end, end, number), (array, after))
+            self._gaps[1, gap], self._around[gap] = array.start, (before, array)
+
+    def _gap(self, row: tuple[int, int, int], around: tuple[Array | None, Array | None]) -> int:
+        """Number of a new gap."""
+        number = len(self._around)
+        if number == len(self._gaps[0]):
+            self._gaps = np.tile(self._gaps, 2)
+        self._gaps[:, number] = row
+        self._around.append(around)
+        return number
 
 
 #: Memory in addition to arrays for each kernel on TPUs, which texts do not show: the mean and the most of programs that
@@ -90,20 +128,20 @@ def reserved(liveness: Liveness, *, tpu_kernels: int = 0) -> Reserved:
     none if no array is on the heap; numbers are elsewhere. The interval has the ends of `TPU_HEAP` for arrays, and up
     to `MOST_CODE` for each kernel.
     """
-    places: list[_Place] = []
+    places = _Places(max((array.end for buffer in liveness.buffers for array in buffer.arrays), default=0))
     heap: list[Buffer] = []
-    arguments, end = 0, max((array.end for buffer in liveness.buffers for array in buffer.arrays), default=0)
+    arguments = results = 0
     for buffer in sorted(liveness.buffers, key=lambda b: (-b.bytes, not b.is_output, b.arrays[0].start)):
         if buffer.is_parameter:
             arguments += buffer.bytes
             if buffer.overwritten:
-                places.append(_Place(buffer.bytes, list(buffer.arrays), True, end))
-        elif not buffer.is_constant and ((tpu_kernels and not buffer.is_output) or not _placed(buffer, places)):
+                places.add(buffer)
+        elif not buffer.is_constant and ((tpu_kernels and not buffer.is_output) or not places.put(buffer)):
             if buffer.is_output:
-                places.append(_Place(buffer.bytes, list(buffer.arrays), False, end))
+                places.add(buffer)
+                results += buffer.bytes
             elif not tpu_kernels or any([*array.maker.shape.leaves()][array.output].dims for array in buffer.arrays):
                 heap.append(buffer)
-    results = sum(buffer.bytes for buffer in places if not buffer.is_argument)
     chunks = [chunk for chunk in _chunks(heap) if chunk.bytes]
     by_size = sorted(chunks, key=lambda chunk: (-chunk.bytes, -chunk.span, chunk.taken[0]))
     by_life = sorted(chunks, key=lambda chunk: (-chunk.span, -chunk.bytes, chunk.taken[0]))
@@ -114,30 +152,6 @@ def reserved(liveness: Liveness, *, tpu_kernels: int = 0) -> Reserved:
     least, most = (int(share * temporaries) for share in TPU_HEAP)
     most += MOST_CODE * max(kernels, 1)
     return Reserved(arguments, results, temporaries + CODE_BYTES * kernels, peak, least, most)
-
-
-def _placed(buffer: Buffer, places: list[_Place]) -> bool:
-    """True if a buffer fits into the memory of a result, from the smallest on; it is put there."""
-    life = max(array.end - array.start for array in buffer.arrays)
-    for number in [number for number, result in enumerate(places) if result.longest >= life][::-1]:
-        result = places[number]
-        fits = result.bytes == buffer.bytes if buffer.is_output else result.bytes >= buffer.bytes
-        if fits and all(_free(result, array) for array in buffer.arrays):
-            arrays = sorted([*result.arrays, *buffer.arrays], key=attrgetter("start"))
-            places[number] = replace(result, arrays=arrays)
-            return True
-    return False
-
-
-def _free(result: _Place, array: Array) -> bool:
-    """True if no other array occupies a range of memory during the lifetime of an array, except one made of it at its
-    end."""
-    after = bisect(result.arrays, array.start, key=attrgetter("start"))
-    neighbours = [*result.arrays[max(after - 1, 0) : after], array, *result.arrays[after : after + 1]]
-    return all(
-        one.end < other.start or (one.end == other.start and _takes_over(one.holder, other))
-        for one, other in pairwise(neighbours)
-    )
 
 
 def _takes_over(read: Instruction, user: Array) -> bool:

@@ -1,8 +1,6 @@
 """The cost of an HLO module as one nested record, as a text report, and as a page.
 
 The step time with overlap lies between the longest path and the kernels one after the other; the record has all three.
-
-The page shows where the time goes, the kernels, the messages by purpose, and the memory over time.
 """
 
 from __future__ import annotations
@@ -48,18 +46,15 @@ def times_record(times: ProgramTimes, graph: HloGraph) -> dict[str, Any]:
     """Times of a step on one machine, as JSON has them; lower bounds where a loop counts once."""
     uncounted = list(dict.fromkeys(loop.name for kernel in graph.kernels for loop in kernel.uncounted))
 
-    def of(values: FloatArray) -> float:
-        return float(values[0])
-
     return {
-        "step_s": of(times.step),
-        "serial_s": of(times.breakdown.step_time),
-        "longest_path_s": of(times.longest_path),
-        "kernels_s": of(times.kernels),
-        "exposed_s": {name: of(times_of_kind) for name, times_of_kind in times.exposed.items()},
-        "slowed_s": of(times.slowed),
-        "host_s": of(times.breakdown.host_time),
-        "mfu": of(times.mfu),
+        "step_s": times.step.item(),
+        "serial_s": times.breakdown.step_time.item(),
+        "longest_path_s": times.longest_path.item(),
+        "kernels_s": times.kernels.item(),
+        "exposed_s": {name: times_of_kind.item() for name, times_of_kind in times.exposed.items()},
+        "slowed_s": times.slowed.item(),
+        "host_s": times.breakdown.host_time.item(),
+        "mfu": times.mfu.item(),
         "messages_start": "as the text starts them" if times.as_written else "as soon as they can",
         "is_lower_bound": bool(uncounted),
         "loops_of_unknown_count": uncounted,

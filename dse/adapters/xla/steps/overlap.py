@@ -131,7 +131,7 @@ def _loop_bodies(graph: HloGraph, messages: frozenset[int]) -> dict[tuple[Instru
         ways.append([(body, len(body.nodes) - 1) for body in around])
         for body in around:
             body.sends |= index in messages
-    for producer, consumer in graph.pairs:
+    for producer, consumer in graph.edges:
         for (one, first), (other, second) in zip(ways[producer], ways[consumer], strict=False):
             if one is not other:
                 break

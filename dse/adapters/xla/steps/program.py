@@ -126,7 +126,7 @@ class Program:
     def pointwise(self, points: int) -> Pointwise:
         """Traffic and work of every kernel besides matrix products, one run of each, (points, kernels)."""
         one = np.ones(points)
-        rows = [(self._label(k), (k.bytes_moved, k.flops, one)) for k in self.kernels]
+        rows = [(Label(k.name, k.phase, k.kind), (k.bytes_moved, k.flops, one)) for k in self.kernels]
         return Pointwise.stack(rows)
 
     def gemms(self, points: int) -> list[tuple[float, list[int], Gemms]]:
@@ -138,13 +138,10 @@ class Program:
             for index, kernel in enumerate(self.kernels):
                 for p in (p for p in kernel.products if p.element_bytes == size):
                     places.append(index)
-                    rows.append((self._label(kernel), (p.m, p.n, p.k, p.batch, p.output_bytes, one)))
+                    label = Label(kernel.name, kernel.phase, kernel.kind)
+                    rows.append((label, (p.m, p.n, p.k, p.batch, p.output_bytes, one)))
             tables.append((size, places, Gemms.stack(rows)))
         return tables
-
-    @staticmethod
-    def _label(kernel: ProgramKernel) -> Label:
-        return Label(kernel.name, kernel.phase, kernel.kind)
 
 
 SCHEMA: Final = "program/v1"

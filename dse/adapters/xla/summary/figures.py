@@ -76,7 +76,7 @@ def graph_figures(analysis: Analysis) -> Figures:
     for suffix, graph in (("", analysis.graph), ("_barrier_semantics", analysis.barrier_graph)):
         gemms = [kernel.count * sum(p.flops for p in kernel.products) for kernel in graph.kernels]
         figures_of_graph |= {
-            f"graph.edges{suffix}": len(graph.pairs),
+            f"graph.edges{suffix}": len(graph.edges),
             f"graph.longest_path_kernels{suffix}": graph.longest_path([1] * len(graph.kernels)),
             f"graph.longest_path_gemm_flops{suffix}": graph.longest_path(gemms),
         }

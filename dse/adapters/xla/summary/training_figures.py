@@ -337,6 +337,7 @@ def _piece(source: Source) -> Source:
     return source
 
 
+_ANSWERS: Final = {False: "no", True: "yes"}
 #: Sums over devices.
 _ACROSS: Final = ("all-reduce", "reduce-scatter")
 
@@ -356,11 +357,11 @@ def training_figures(analysis: Analysis) -> Figures:
     if "backward" not in analysis.phases:
         return {}
     optimizers, sums = OptimizerRules(analysis.provenance), _Sums(analysis)
-    figures: Figures = {"model.rematerialisation": _yes("recompute" in analysis.phases)}
+    figures: Figures = {"model.rematerialisation": _ANSWERS["recompute" in analysis.phases]}
     optimizer = optimizers.name()
     accumulates = sums.in_loop or sums.unrolled or sums.kept() or optimizers.held_back
     if optimizer or accumulates:
-        figures["model.gradient_accumulation"] = _yes(accumulates)
+        figures["model.gradient_accumulation"] = _ANSWERS[accumulates]
     rows = given_tokens(analysis)
     if sums.steps:
         figures["model.gradient_accumulation_steps"] = sums.steps
@@ -368,12 +369,8 @@ def training_figures(analysis: Analysis) -> Figures:
         whole = sums.steps and not rows[0] % sums.steps
         figures["model.micro_batch_per_dp_replica"] = rows[0] // sums.steps if whole else "unknown"
     if optimizers.changed and sums.every:
-        figures["model.gradient_clipping"] = _yes(sums.clips())
+        figures["model.gradient_clipping"] = _ANSWERS[sums.clips()]
     return figures | ({"model.optimizer": optimizer} if optimizer else {})
-
-
-def _yes(holds: bool) -> str:
-    return "yes" if holds else "no"
 
 
 class _Sums:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import ceil, prod
 from typing import Any, Final, TypeVar
 
@@ -35,15 +35,7 @@ KNOWN: Final = frozenset[str]().union(*map(_words, TABLES["instructions"]))
 _ASYNC_PARTS: Final = ("-start", "-update", "-done")
 
 
-def known(opcode: str) -> bool:
-    """True if XLA has an instruction of this name.
-
-    >>> known("all-reduce-start"), known("allreduce")
-    (True, False)
-    """
-    return opcode in KNOWN or parts(opcode)[0] in KNOWN
-
-
+@lru_cache(maxsize=1024)
 def parts(opcode: str) -> tuple[str, str]:
     """An instruction's own name, and which part of an asynchronous pair it is.
 
@@ -137,22 +129,33 @@ class Instruction:
     @property
     def op_name(self) -> str:
         """Name of the operation in the source program; "" where the text does not say."""
-        return op_name(self.attributes.get("metadata", ""))
+        name = _OP_NAME.search(self.attributes.get("metadata", ""))
+        return name[1] if name else ""
 
 
 @dataclass(frozen=True, eq=False)
 class Computation:
-    """Instructions, each after those it reads."""
+    """Instructions, each after those it reads; those of the first of computations that differ in names alone."""
 
     name: str
     instructions: tuple[Instruction, ...]
     root: Instruction
+    names: tuple[str, ...]  #: of the instructions in the text of this computation
 
     @cached_property
     def parameters(self) -> list[Instruction]:
         """Parameters in the order of their numbers."""
         parameters = [instruction for instruction in self.instructions if instruction.opcode == "parameter"]
         return sorted(parameters, key=lambda parameter: int(parameter.argument))
+
+    @cached_property
+    def users(self) -> Mapping[Instruction, dict[Instruction, list[int]]]:
+        """Instruction -> those that read it, each with the places of it among the operands."""
+        users = {instruction: dict[Instruction, list[int]]() for instruction in self.instructions}
+        for instruction in self.instructions:
+            for position, operand in enumerate(instruction.operands):
+                users[operand].setdefault(instruction, []).append(position)
+        return users
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,16 +195,6 @@ def control_predecessors(instruction: Instruction) -> list[str]:
 
 
 _OP_NAME: Final = re.compile(r'op_name="((?:[^"\\]|\\.)*+)', re.DOTALL)
-
-
-def op_name(metadata: str) -> str:
-    """The name in ``{op_name="..." ...}``.
-
-    >>> op_name('{op_type="dot" op_name="jit(f)/dot" source_line=3}')
-    'jit(f)/dot'
-    """
-    name = _OP_NAME.search(metadata)
-    return name[1] if name else ""
 
 
 def custom_call_target(instruction: Instruction) -> str:
@@ -282,15 +275,6 @@ def shaped(shape: Shape, arrays: Iterator[Any]) -> Any:
     return tuple(shaped(element, arrays) for element in shape.elements) if shape.is_tuple else next(arrays)
 
 
-def users_of(computation: Computation) -> Mapping[Instruction, dict[Instruction, list[int]]]:
-    """Instruction -> those that read it, each with the places of it among the operands."""
-    users = {instruction: dict[Instruction, list[int]]() for instruction in computation.instructions}
-    for instruction in computation.instructions:
-        for position, operand in enumerate(instruction.operands):
-            users[operand].setdefault(instruction, []).append(position)
-    return users
-
-
 def array_count(instructions: Iterable[Instruction]) -> int:
     """Number of arrays that some instructions give. [-]"""
     return sum(1 for instruction in instructions for _ in instruction.shape.leaves())
@@ -298,11 +282,11 @@ def array_count(instructions: Iterable[Instruction]) -> int:
 
 def arrays_of(value: Any) -> Iterator[Any]:
     """Arrays of a value in order: tuples hold them, and they are none."""
-    if not isinstance(value, tuple):
-        yield value
-    else:
-        for element in value:
+    for element in value if isinstance(value, tuple) else (value,):
+        if isinstance(element, tuple):
             yield from arrays_of(element)
+        else:
+            yield element
 
 
 def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -376,7 +360,7 @@ def normalised(written: str) -> Groups:
     iota = _IOTA.match(written)
     if iota:
         shape = _numbers(iota[1])
-        return _rows(_iota(written).reshape(-1, prod(shape[1:])))
+        return tuple(map(tuple, _iota(written).reshape(-1, prod(shape[1:])).tolist()))
     mesh = _MESH.match(written)
     if mesh:
         return _mesh(*mesh.groups())
@@ -445,11 +429,7 @@ def _mesh(axes: str, device_ids: str | None, used: str) -> Groups:
     along = [index for index, (name, part) in enumerate(names) if name in wanted and part == 1]
     across = [axis for axis in range(len(names)) if axis not in along]
     size = prod(dims[axis] for axis in along)
-    return _rows(ids.reshape(dims).transpose([*across, *along]).reshape(-1, size))
-
-
-def _rows(array: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Groups:
-    return tuple(tuple(int(device) for device in row) for row in array)
+    return tuple(map(tuple, ids.reshape(dims).transpose([*across, *along]).reshape(-1, size).tolist()))
 
 
 def placement(groups: Groups) -> GroupPlacement:

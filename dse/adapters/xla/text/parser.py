@@ -1,6 +1,6 @@
 """HLO text -> `Module`: old and new printers, refused where XLA refuses it; text of other compilers.
 
-A cursor goes through the text once: computations, instructions, shapes, attributes. Errors name line and token. Text
+One pass goes through the text: computations, instructions, shapes, attributes. Errors name line and token. Text
 of another compiler (StableHLO, a jaxpr, TorchInductor) is recognized, and the message names the right command."""
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Final, NoReturn
 
@@ -22,7 +23,6 @@ from dse.adapters.xla.text.module import (
     Module,
     Shape,
     custom_call_target,
-    known,
     parts,
     size_problem,
 )
@@ -97,16 +97,116 @@ def without_comments(text: str) -> str:
     return _STRING_OR_COMMENT.sub(lambda m: m[0] if m[0][0] == '"' else re.sub(r"[^\n]", " ", m[0]), text)
 
 
-class Cursor:
-    """Reads a text from its start to its end."""
+_OPERANDS, _FEWEST, _CALLED = (TABLES[key] for key in ("operands", "fewest_operands", "called"))
 
-    __slots__ = ("_shapes", "at", "name", "text")
+
+def problem(instruction: Instruction) -> str | None:
+    """The mistake in an instruction; None where it has none."""
+    opcode, operands, called = instruction.opcode, instruction.operands, instruction.called
+    if opcode in _OPERANDS and len(operands) != _OPERANDS[opcode]:
+        return f"expected {_OPERANDS[opcode]} operands, got {len(operands)}"
+    if len(operands) < _FEWEST.get(opcode, 0):
+        return f"expected at least {_FEWEST[opcode]} operands, got {len(operands)}"
+    if opcode in _CALLED and len(called) != _CALLED[opcode]:
+        return f"expected {_CALLED[opcode]} computations to run, got {len(called)}"
+    if opcode == "get-tuple-element":
+        whole, index = instruction.operands[0].shape, instruction.attributes.get("index", "")
+        if not index.isdecimal() or int(index) >= len(whole.elements):
+            return f"{whole} has no element {index or 'without an index'}"
+        element = whole.elements[int(index)]
+        return None if element == instruction.shape else f"element {index} is {element}, not {instruction.shape}"
+    if opcode == "conditional":
+        if len(called) != len(operands) - 1:
+            return f"{len(called)} branches for {len(operands) - 1} operands"
+        passed = [_passing_problem(*pair) for pair in zip(called, zip(operands[1:]), strict=True)]
+    elif opcode in ("fusion", "call", "async-start", "while"):
+        passed = [_passing_problem(computation, operands) for computation in called]
+    else:
+        return None
+    return next(filter(None, passed), None)
+
+
+def _passing_problem(called: Computation, operands: Sequence[Instruction]) -> str | None:
+    """The mismatch of the arguments of a call and the parameters of its computation; None where they match."""
+    if len(called.parameters) != len(operands):
+        return f"{called.name} takes {len(called.parameters)} operands, got {len(operands)}"
+    for parameter, operand in zip(called.parameters, operands, strict=True):
+        if parameter.shape != operand.shape:
+            return f"{called.name} takes {parameter.shape} for {parameter.name}, got {operand.shape}"
+    return None
+
+
+_NAME: Final = r"%?([A-Za-z_][\w.\-]*)"
+_HEAD: Final = re.compile(rf"\s*HloModule\s+{_NAME}")
+_TABLE: Final = re.compile(r"\s*(?:File(?:Name|Location)|FunctionName|StackFrame)s[ \t]*(?:\n[ \t]*+\d++[ \t].*+)*+\n")
+_COMPUTATION: Final = re.compile(rf"\s*(ENTRY\s+)?{_NAME}\s*(?=[({{])")
+_ARROW: Final = re.compile(r"\s*->")
+_OPEN: Final = re.compile(r"\s*\{")
+_INSTRUCTION: Final = re.compile(rf"\s*(ROOT\s+)?{_NAME}\s*=\s*")
+_OPCODE: Final = re.compile(r"\s*([a-z][\w\-]*)(?=\()")
+_OPERAND: Final = re.compile(rf"\s*{_NAME}\s*(?=[,)])")
+_ATTRIBUTE: Final = re.compile(r"\s*,\s*([A-Za-z_][\w\-]*)\s*=\s*")
+_MESH: Final = re.compile(r"@?mesh[\w.]*\s*\[[^\]]*\]\s*(?:,\s*device_ids\s*=\s*\([^()]*(?:\([^()]*\)[^()]*)*\)\s*)?")
+#: More digits than a number of any program has.
+_LONG_NUMBER: Final = re.compile(r"\d{1000}")
+_PLAIN: Final = re.compile(r"[^\s,{}\[\]()\"]+")
+_CALLEE: Final = re.compile(_NAME)
+
+
+def parse(text: str, name: str) -> Module:
+    """The module that a text of XLA describes; `name` is that of the text in messages.
+
+    Raises `DseError` for the first mistake, with its line and token; or for a text that is not a compiled module, with
+    a description of it.
+    """
+    encoded = text.encode()
+    other = other_text(encoded[:HEAD])
+    if other:
+        raise DseError(f"{name}: {other}")
+    parser = _Parser(text, name)
+    endless = _LONG_NUMBER.search(parser.text)
+    if endless:
+        parser.fail("a number longer than any", endless.start())
+    try:
+        module = parser.module(hashlib.sha256(encoded).hexdigest(), len(encoded))
+    except RecursionError:
+        parser.fail("nested too deeply")
+    whole = partition_problem(module)
+    if whole:
+        raise DseError(f"{name}: {whole}")
+    return module
+
+
+#: Metadata of an instruction, and names in it that tell the pass of a matrix product.
+_METADATA: Final = re.compile(rf", metadata=\{{(?:[^{{}}\"]|{_STRING})*+\}}")
+_OP_NAME: Final = re.compile(rf"op_name={_STRING}")
+#: Calls whose computations show the names of their instructions; instructions that read their own name.
+_SHOWING: Final = re.compile(r"\b(?:call|while|conditional|async-start)\([^\n]*")
+_NAMED: Final = re.compile(rf"\b(?:call|while|conditional|async|{'|'.join(sorted(COLLECTIVES))})[\w-]*\(")
+_PRODUCT: Final = re.compile(r"\b(?:dot|convolution)\(")
+_MADE: Final = re.compile(r"%([A-Za-z_][\w.\-]*) = ")
+_USED: Final = re.compile(r"%([A-Za-z_][\w.\-]*)")
+_BARE: Final = re.compile(r"[A-Za-z_][\w.\-]*+(?!\()")
+
+
+class _Parser:
+    """Reads the computations of one module, each after those that it runs.
+
+    Layers of a model repeat the bodies of fusions under other names: equal ones are read once.
+    """
 
     def __init__(self, text: str, name: str) -> None:
         self.text = without_comments(text)
         self.name = name
         self.at = 0
         self._shapes: dict[str, Shape] = {}
+        self.computations: dict[str, Computation] = {}
+        self.forms: dict[tuple[object, ...], Computation] = {}
+        self.equal: dict[str, Computation] = {}  # computation -> the first that differs in names alone
+        self.shown = {name for call in _SHOWING.findall(self.text) for name in _CALLEE.findall(call)}
+        self.shares = "ENTRY" in self.text  # else the last computation shows its names
+        self.sizes: dict[Computation, tuple[int, int]] = {}
+        self.total = 0  # instructions of the computations so far
 
     def fail(self, problem: str, at: int | None = None) -> NoReturn:
         """Report a problem at a position, by default the present one.
@@ -202,96 +302,6 @@ class Cursor:
             self.fail(f"expected dimensions of at most {LARGEST:.0e} elements together", match.start())
         return Shape(dtype, sizes, layout=match[3] or "")
 
-
-_OPERANDS, _FEWEST, _CALLED = (TABLES[key] for key in ("operands", "fewest_operands", "called"))
-
-
-def problem(instruction: Instruction) -> str | None:
-    """The mistake in an instruction; None where it has none."""
-    opcode, operands, called = instruction.opcode, instruction.operands, instruction.called
-    if opcode in _OPERANDS and len(operands) != _OPERANDS[opcode]:
-        return f"expected {_OPERANDS[opcode]} operands, got {len(operands)}"
-    if len(operands) < _FEWEST.get(opcode, 0):
-        return f"expected at least {_FEWEST[opcode]} operands, got {len(operands)}"
-    if opcode in _CALLED and len(called) != _CALLED[opcode]:
-        return f"expected {_CALLED[opcode]} computations to run, got {len(called)}"
-    if opcode == "get-tuple-element":
-        whole, index = instruction.operands[0].shape, instruction.attributes.get("index", "")
-        if not index.isdecimal() or int(index) >= len(whole.elements):
-            return f"{whole} has no element {index or 'without an index'}"
-        element = whole.elements[int(index)]
-        return None if element == instruction.shape else f"element {index} is {element}, not {instruction.shape}"
-    if opcode == "conditional":
-        if len(called) != len(operands) - 1:
-            return f"{len(called)} branches for {len(operands) - 1} operands"
-        passed = [_passing_problem(*pair) for pair in zip(called, zip(operands[1:]), strict=True)]
-    elif opcode in ("fusion", "call", "async-start", "while"):
-        passed = [_passing_problem(computation, operands) for computation in called]
-    else:
-        return None
-    return next(filter(None, passed), None)
-
-
-def _passing_problem(called: Computation, operands: Sequence[Instruction]) -> str | None:
-    """The mismatch of the arguments of a call and the parameters of its computation; None where they match."""
-    if len(called.parameters) != len(operands):
-        return f"{called.name} takes {len(called.parameters)} operands, got {len(operands)}"
-    for parameter, operand in zip(called.parameters, operands, strict=True):
-        if parameter.shape != operand.shape:
-            return f"{called.name} takes {parameter.shape} for {parameter.name}, got {operand.shape}"
-    return None
-
-
-_NAME: Final = r"%?([A-Za-z_][\w.\-]*)"
-_HEAD: Final = re.compile(rf"\s*HloModule\s+{_NAME}")
-_TABLE: Final = re.compile(r"\s*(?:File(?:Name|Location)|FunctionName|StackFrame)s[ \t]*(?:\n[ \t]*+\d++[ \t].*+)*+\n")
-_COMPUTATION: Final = re.compile(rf"\s*(ENTRY\s+)?{_NAME}\s*(?=[({{])")
-_ARROW: Final = re.compile(r"\s*->")
-_OPEN: Final = re.compile(r"\s*\{")
-_INSTRUCTION: Final = re.compile(rf"\s*(ROOT\s+)?{_NAME}\s*=\s*")
-_OPCODE: Final = re.compile(r"\s*([a-z][\w\-]*)(?=\()")
-_OPERAND: Final = re.compile(rf"\s*{_NAME}\s*(?=[,)])")
-_ATTRIBUTE: Final = re.compile(r"\s*,\s*([A-Za-z_][\w\-]*)\s*=\s*")
-_MESH: Final = re.compile(r"@?mesh[\w.]*\s*\[[^\]]*\]\s*(?:,\s*device_ids\s*=\s*\([^()]*(?:\([^()]*\)[^()]*)*\)\s*)?")
-#: More digits than a number of any program has.
-_LONG_NUMBER: Final = re.compile(r"\d{1000}")
-_PLAIN: Final = re.compile(r"[^\s,{}\[\]()\"]+")
-_CALLEE: Final = re.compile(_NAME)
-
-
-def parse(text: str, name: str) -> Module:
-    """The module that a text of XLA describes; `name` is that of the text in messages.
-
-    Raises `DseError` for the first mistake, with its line and token; or for a text that is not a compiled module, with
-    a description of it.
-    """
-    encoded = text.encode()
-    other = other_text(encoded[:HEAD])
-    if other:
-        raise DseError(f"{name}: {other}")
-    parser = _Parser(text, name)
-    endless = _LONG_NUMBER.search(parser.text)
-    if endless:
-        parser.fail("a number longer than any", endless.start())
-    try:
-        module = parser.module(hashlib.sha256(encoded).hexdigest(), len(encoded))
-    except RecursionError:
-        parser.fail("nested too deeply")
-    whole = partition_problem(module)
-    if whole:
-        raise DseError(f"{name}: {whole}")
-    return module
-
-
-class _Parser(Cursor):
-    """Reads the computations of one module, each after those that it runs."""
-
-    def __init__(self, text: str, name: str) -> None:
-        super().__init__(text, name)
-        self.computations: dict[str, Computation] = {}
-        self.sizes: dict[Computation, tuple[int, int]] = {}
-        self.total = 0  # instructions of the computations so far
-
     def module(self, sha256: str, text_bytes: int) -> Module:
         """Module of the whole text: its header, tables, computations and entry."""
         name = self.expect(_HEAD, "'HloModule' and a name")[1]
@@ -321,7 +331,8 @@ class _Parser(Cursor):
             self.expect(_ARROW, "'->' and a shape")
             result = self.shape()
         self.expect(_OPEN, "'{'")
-        computation = self.body(name)
+        shared = self.shares and not head[1] and name not in self.shown
+        computation = self.shared(name) if shared else self.body(name)
         if result is not None and result != computation.root.shape:
             self.fail(f"{name} is said to give {result}, its root gives {computation.root.shape}", head.start(2))
         self.total += len(computation.instructions)
@@ -331,6 +342,34 @@ class _Parser(Cursor):
         self.attributes()
         self.computations[name] = computation
         return computation, bool(head[1])
+
+    def shared(self, name: str) -> Computation:
+        """A computation with the instructions of an equal one, if the text has one before."""
+        end = self.text.find("\n}", self.at) + 2
+        body = self.text[self.at : end]
+        form = self.form(body)
+        equal = self.forms.get(form) if form else None
+        if equal is not None:
+            self.at, self.equal[name] = end, equal
+            return replace(equal, name=name, names=tuple(_MADE.findall(_METADATA.sub("", body))))
+        computation = self.body(name)
+        if form and self.at == end:
+            self.forms[form] = self.equal[name] = computation
+        return computation
+
+    def form(self, body: str) -> tuple[object, ...] | None:
+        """All that a body says, its names replaced by numbers; None where it may show its names."""
+        written = _METADATA.sub("", body)
+        made = {made: number for number, made in enumerate(_MADE.findall(written))}
+        names = _USED.findall(written)
+        others = [self.equal.get(name) for name in names if name not in made]
+        if '"' in written or None in others or _NAMED.search(written):
+            return None
+        nameless = _USED.sub("%", written)
+        if not made.keys().isdisjoint(_BARE.findall(nameless)):
+            return None
+        passes = _OP_NAME.findall(body) if _PRODUCT.search(written) else ["transpose(" in body]
+        return nameless, tuple(made.get(name, -1) for name in names), tuple(others), tuple(passes)
 
     def body(self, name: str) -> Computation:
         """The instructions up to ``}``."""
@@ -353,13 +392,13 @@ class _Parser(Cursor):
         if numbers != list(range(len(numbers))):
             listed = ", ".join(map(str, numbers))
             self.fail(f"{name}: expected parameters numbered from 0 on, got {listed}", self.at - 1)
-        return Computation(name, instructions, root or instructions[-1])
+        return Computation(name, instructions, root or instructions[-1], tuple(defined))
 
     def instruction(self, name: str, defined: dict[str, Instruction]) -> Instruction:
         """Instruction from its shape on: the text after ``name =``."""
         shape = self.shape()
         opcode = self.expect(_OPCODE, "an instruction and its operands")
-        if not known(opcode[1]):
+        if opcode[1] not in KNOWN and parts(opcode[1])[0] not in KNOWN:
             self.fail(f"unknown instruction{suggestion(opcode[1], KNOWN)}", opcode.start(1))
         argument, operands = "", tuple[Instruction, ...]()
         if opcode[1] in ("constant", "parameter"):
@@ -373,7 +412,8 @@ class _Parser(Cursor):
         wrong = problem(instruction)
         if wrong:
             self.fail(wrong, opcode.start(1))
-        return instruction
+        equal = tuple(self.equal.get(computation.name, computation) for computation in called)
+        return replace(instruction, called=equal) if called else instruction
 
     def argument(self, opcode: str) -> str:
         """The number of a parameter, or the literal of a constant as it is written."""

@@ -16,6 +16,7 @@ from typing import Final, TypeAlias, TypeVar, cast
 
 from dse.adapters.xla.text.module import (
     ARITHMETIC,
+    CALLING,
     TRANSCENDENTAL,
     VIEWS,
     Computation,
@@ -168,6 +169,8 @@ class _Walk:
             whole = operands[0]
             return (whole[0], whole[-1]) if opcode == "recv" and isinstance(whole, tuple) else whole
         kernel = self.places.get(around.path + instruction.name) if around.kernel is None else around.kernel
+        if opcode not in CALLING and opcode != "fusion":
+            return self._made(instruction, opcode, operands, kernel, around.loops)
         inside = replace(around, path=f"{around.path}{instruction.name}/")
         if opcode == "fusion":
             return self.run(instruction.called[0], operands, replace(inside, kernel=kernel))
@@ -175,9 +178,7 @@ class _Walk:
             return self.run(instruction.called[0], operands, inside)
         if opcode == "while":
             return self._loop(instruction, operands[0], inside)
-        if opcode == "conditional":
-            return self._choice(instruction, operands, inside)
-        return self._made(instruction, opcode, operands, kernel, around.loops)
+        return self._choice(instruction, operands, inside)
 
     def _made(
         self, made_by: Instruction, opcode: str, operands: Sequence[_Value], kernel: int | None, loops: tuple[str, ...]

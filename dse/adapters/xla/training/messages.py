@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal, get_args
 
@@ -55,6 +55,8 @@ class Purposes:
     provenance: Provenance
     groups: Mapping[FlowStep, Groups]  #: message -> groups of devices
     counts: Mapping[FlowStep, int]  #: message -> how often it runs [-]
+    #: Devices of a group -> bits of the weights that they hold in different parts.
+    _parts: dict[tuple[int, ...], int] = field(default_factory=dict)
 
     @cached_property
     def found(self) -> Mapping[FlowStep, Purpose]:
@@ -230,25 +232,26 @@ class Purposes:
         group = next((group for group in groups if len(group) > 1), ())
         if not group:
             return False
-        return any(
-            weights >> bit & 1 and not any({*group} <= summed for summed in self._summed[bit])
-            for bit in self.provenance.weights.values()
-        )
+        if group not in self._parts:
+            split = (bit for bit, sets in enumerate(self._summed) if not any({*group} <= summed for summed in sets))
+            self._parts[group] = sum(1 << bit for bit in split)
+        return bool(weights & self._parts[group])
 
     @cached_property
     def _summed(self) -> list[list[frozenset[int]]]:
         """For each weight the sets of devices that sum its gradient, in one message or more."""
-        groups: list[list[tuple[int, ...]]] = [[] for _ in self.provenance.weights]
+        sums: dict[Groups, int] = {}  # groups -> weights whose gradients they sum, as bits
         for message, group in self.groups.items():
             kept = self.provenance.after_kept.get(message, 0)
             leads = 0 if kept else self.provenance.leading.get(message, 0)  # weights whose gradients it moves, as bits
             later = self.provenance.later_readers(message) if message.opcode in _SENDING else ()
             added = any(reader.opcode == "add" for reader in later)  # as in a sum by steps
             if message.opcode in ("all-reduce", "reduce-scatter") or added:
-                for index, listed in enumerate(groups):
-                    if leads >> index & 1:
-                        listed.extend(group)
-        return [connected(listed) for listed in groups]
+                sums[group] = sums.get(group, 0) | leads
+        return [
+            connected(part for group, leads in sums.items() if leads >> bit & 1 for part in group)
+            for bit in self.provenance.weights.values()
+        ]
 
     def _splits_tokens(self, message: FlowStep) -> bool:
         """True if a message gathers or scatters along another dimension than the last, the features."""

@@ -19,6 +19,8 @@ from functools import cached_property, reduce
 from math import prod
 from typing import Final, Literal, TypeGuard, get_args
 
+import numpy as np
+
 from costmodel.columns import grouped
 from dse.adapters.xla.buffers.liveness import aliased_outputs
 from dse.adapters.xla.text.module import Instruction, Module, reached
@@ -116,14 +118,17 @@ def _updates(module: Module, flow: Flow) -> dict[Instruction, Source]:
     given = {output for output, parameter in memory.items() if parameter in updates}
     named = any("transpose(" in instruction.attributes.get("metadata", "") for instruction in module.instructions)
     waiting = [index for index, _ in enumerate(made_of) if index not in given and (named or index in memory)]
-    while waiting:  # those that are made of one parameter first
-        fewest = min(waiting, key=lambda candidate: len(made_of[candidate] - updates.keys()) or len(updates) + 1)
-        waiting.remove(fewest)
-        terms = sorted(made_of[fewest], key=lambda parameter: int(parameter.argument))
-        overwritten = [memory[fewest]] if fewest in memory else []
+    holders = grouped((term, position) for position, index in enumerate(waiting) for term in made_of[index])
+    missing = np.array([float(len(made_of[index] - updates.keys())) for index in waiting])
+    for _ in waiting:  # those that are made of one parameter first
+        fewest = int(np.where(missing, missing, len(updates) + 1).argmin())
+        missing[fewest], output = np.inf, waiting[fewest]
+        terms = sorted(made_of[output], key=lambda parameter: int(parameter.argument))
+        overwritten = [memory[output]] if output in memory else []
         free = next((parameter for parameter in (*terms, *overwritten) if parameter not in updates), None)
         if free is not None:
-            updates[free] = flow.root[fewest]
+            updates[free] = flow.root[output]
+            missing[holders.get(free, [])] -= 1
     return {parameter: updates[parameter] for parameter in module.entry.parameters if parameter in updates}
 
 
@@ -165,14 +170,16 @@ def _trained(multiplied: Sequence[Instruction], bits: Bits, decided: Bits) -> li
     A trained array decides, by its gradients, at least all that is decided by any other array whose new value it
     decides. An array that is kept for it decides less: a momentum that products make orthogonal, only its weight.
     """
-    decides = {
-        array: sum(bits[other] for other, other_bits in decided.items() if other_bits & bit)
-        for array, bit in bits.items()
-    }
+    rows = [f"{others:0{len(bits)}b}" for others in decided.values()][::-1]  # the last array and bit first
+    columns = ("".join(column) for column in zip(*rows, strict=True))
+    decides = {array: int(column, 2) for array, column in zip(reversed(list(bits)), columns, strict=True)}
+    alike: dict[int, int] = {}  # bits of the arrays that decide the same
+    for array in multiplied:
+        alike[decides[array]] = alike.get(decides[array], 0) | bits[array]
 
     def only_feeds(array: Instruction) -> bool:
         fed = decides[array] & ~bits[array]
-        more = (decides[other] & ~bits[array] for other in multiplied if fed & bits[other])
+        more = (others & ~bits[array] for others, members in alike.items() if fed & members)
         return any(fed | other == other != fed for other in more)
 
     return [array for array in multiplied if not only_feeds(array)]

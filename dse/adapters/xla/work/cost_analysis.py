@@ -24,7 +24,6 @@ from dse.adapters.xla.text.module import (
     control_predecessors,
     output_shape,
     parts,
-    users_of,
 )
 from dse.adapters.xla.work.matrix_products import (
     call_flops,
@@ -83,17 +82,13 @@ def _elements(instruction: Instruction) -> int:
     return instruction.operands[0].shape.size
 
 
-def _last(shape: Shape) -> int:
-    return shape.dims[-1] if shape.dims else 1
-
-
 #: Instruction -> flops that XLA counts for it. [FLOP]
 _COUNTED: Final[Mapping[str, Callable[[Instruction], int]]] = {
     "all-reduce": lambda i: i.shape.size,
     "sort": lambda i: _elements(i) * max(_elements(i) - 1, 0).bit_length(),
     "fft": lambda i: 8 * _elements(i) * prod(max(n.bit_length() - 1, 0) for n in i.numbers("fft_length")),
-    "triangular-solve": lambda i: 2 * _last(i.operands[0].shape) * i.operands[1].shape.size,
-    "cholesky": lambda i: _last(i.operands[0].shape) * _elements(i) // 3,
+    "triangular-solve": lambda i: 2 * prod(i.operands[0].shape.dims[-1:]) * i.operands[1].shape.size,
+    "cholesky": lambda i: prod(i.operands[0].shape.dims[-1:]) * _elements(i) // 3,
 }
 
 
@@ -228,7 +223,7 @@ class _Users:
     def __init__(self, body: Computation, starts: Starts) -> None:
         self.body = body
         self.starts = starts
-        self.of = users_of(body)
+        self.of = body.users
 
     def parameter_bytes(self) -> list[int]:
         """Bytes that the users of each parameter read of it. [B]"""
@@ -387,16 +382,13 @@ def _in_xlas_order(computation: Computation) -> Iterator[Instruction]:
         for instruction in computation.instructions
         if instruction not in read and instruction is not computation.root
     ]
+    waiting = {instruction: iter(operands) for instruction, operands in before.items()}
     done: set[Instruction] = set()
-    for start in (*unread, computation.root):
-        stack = [(start, iter(before[start]))]
-        while stack:
-            instruction, waiting = stack[-1]
-            following = next((instruction for instruction in waiting if instruction not in done), None)
-            if following is not None:
-                stack.append((following, iter(before[following])))
-                continue
-            stack.pop()
-            if instruction not in done:
-                done.add(instruction)
-                yield instruction
+    stack = [computation.root, *reversed(unread)]
+    while stack:
+        following = next((instruction for instruction in waiting[stack[-1]] if instruction not in done), None)
+        if following is not None:
+            stack.append(following)
+        elif (instruction := stack.pop()) not in done:
+            done.add(instruction)
+            yield instruction

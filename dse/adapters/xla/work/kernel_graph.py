@@ -10,7 +10,7 @@ compares it with a value that the body does not change. Its first value comes fr
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Literal, TypeAlias, TypeVar
@@ -296,35 +296,20 @@ class HloKernel:
     uncounted: tuple[Instruction, ...] = ()  #: those loops among them whose trips are unknown and count once
 
 
-@dataclass(frozen=True, slots=True)
-class HloEdge:
-    """A kernel waits for another: for an array of it, or without reading anything."""
-
-    producer: int
-    consumer: int
-    output: int | None  #: which array of the producer
-    bytes: int  #: [B]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class HloGraph:
     """Kernels in an order in which they can run."""
 
     kernels: tuple[HloKernel, ...]
-    edges: tuple[HloEdge, ...]
-    held: tuple[HloEdge, ...]  #: further ones where barriers synchronize all their operands
+    edges: Set[tuple[int, int]]  #: a kernel, and one that waits for it
+    held: Set[tuple[int, int]]  #: further ones where barriers synchronize all their operands
     trips: Mapping[Instruction, int | None]  #: of each loop; None where the text does not tell [-]
     notes: tuple[str, ...]  #: quantities that the text does not give, and the values assumed
-
-    @property
-    def pairs(self) -> set[tuple[int, int]]:
-        """Distinct pairs of a kernel and one that waits for it."""
-        return {(edge.producer, edge.consumer) for edge in self.edges}
 
     def longest_path(self, weights: Sequence[Number]) -> Number:
         """Largest sum of weights along a chain of kernels that wait for each other. [that of the weights]"""
         before: list[set[int]] = [set() for _ in self.kernels]
-        for producer, consumer in self.pairs:
+        for producer, consumer in self.edges:
             before[consumer].add(producer)
         longest: list[Number] = []
         for weight, producers in zip(weights, before, strict=True):
@@ -345,7 +330,7 @@ def graph(module: Module) -> HloGraph:
         builder.notes.append(f"calls shared: {repeated:,} instructions run; each is listed once, with a count")
     parameters = [_given(parameter.shape, parameter) for parameter in module.entry.parameters]
     builder.run(module.entry, parameters, count=1, path="")
-    return HloGraph(tuple(builder.kernels), tuple(builder.edges), tuple(builder.held), trips, tuple(builder.notes))
+    return HloGraph(tuple(builder.kernels), builder.edges, builder.held, trips, tuple(builder.notes))
 
 
 def _given(shape: Shape, parameter: Instruction | None = None) -> Value:
@@ -362,8 +347,8 @@ class _HloGraphBuilder:
     runs: Mapping[Computation, int]  #: runs of each, where a computation that runs often is listed once; else none
     shared: dict[Computation, Value] = field(default_factory=dict)  #: values of computations that already ran
     kernels: list[HloKernel] = field(default_factory=list)
-    edges: list[HloEdge] = field(default_factory=list)
-    held: list[HloEdge] = field(default_factory=list)  #: from kernels that only barriers wait for
+    edges: set[tuple[int, int]] = field(default_factory=set)
+    held: set[tuple[int, int]] = field(default_factory=set)  #: from kernels that only barriers wait for
     notes: list[str] = field(default_factory=list)
     around: list[Instruction] = field(default_factory=list)  #: instructions that run the kernels added now
 
@@ -388,8 +373,7 @@ class _HloGraphBuilder:
             for name in control_predecessors(instruction):
                 if name not in made:
                     raise DseError(f"{instruction.name}: control-predecessors: {name} is not defined before")
-                for before, after in zip(made[name][-1:], made[instruction.name][:1], strict=False):
-                    self.edges.append(HloEdge(before, after, None, 0))
+                self.edges.update(zip(made[name][-1:], made[instruction.name][:1], strict=False))
         if self.runs:
             self.shared[computation] = values[computation.root]
         return values[computation.root]
@@ -452,10 +436,8 @@ class _HloGraphBuilder:
         name, around = path + instruction.name, tuple(self.around)
         uncounted = tuple(loop for loop in around if loop.opcode == "while" and self.trips[loop] is None)
         self.kernels.append(HloKernel(name, kind, count, instruction, products, reads, around, uncounted))
-        arrays = {leaf.source: leaf.bytes for leaf in reads if leaf.source}
-        self.edges += [HloEdge(kernel, number, output, moved) for (kernel, output), moved in arrays.items()]
-        waits = frozenset[int]().union(*(leaf.waits for leaf in reads)) - {kernel for kernel, _ in arrays}
-        self.held += [HloEdge(kernel, number, None, 0) for kernel in sorted(waits)]
+        self.edges.update((leaf.source[0], number) for leaf in reads if leaf.source)
+        self.held.update((kernel, number) for leaf in reads for kernel in leaf.waits)
         shape = output_shape(instruction)
         made: Value = shaped(shape, (Leaf((number, n), leaf.bytes) for n, leaf in enumerate(shape.leaves())))
         return made
