@@ -135,7 +135,7 @@ def megatron_bridge(checkouts):
     import megatron.core.models.common.embeddings.rope_utils as rope
     import megatron.core.optimizer.optimizer_config as optimizer
     import megatron.core.transformer.transformer_config as transformer
-    from megatron.bridge.models.mla_provider import MLAModelProvider
+    from megatron.bridge.models import gemma, mla_provider
     from megatron.bridge.recipes.gpt.vanilla_gpt import vanilla_gpt_pretrain_config
     from megatron.bridge.training.config import runtime_config_update
     from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
@@ -157,8 +157,8 @@ def megatron_bridge(checkouts):
         filled = path.with_suffix(".filled.yaml")
         filled.write_text(text)
         config = vanilla_gpt_pretrain_config()
-        if yaml.safe_load(text)["model"].get("multi_latent_attention"):
-            config.model = MLAModelProvider()
+        if named := re.search(r"with ((?:MLA|Gemma\d)ModelProvider) as its model", text):
+            config.model = (vars(gemma) | vars(mla_provider))[named[1]]()
         process_config_with_overrides(config, config_filepath=str(filled))
         for name, part in yaml.safe_load(text).items():
             section = getattr(config, name)

@@ -36,21 +36,10 @@ from dse.launches.launch import (
 KEYS: Final[Mapping[str, Any]] = data_beside(__file__, "keys.yaml")
 SIZES: Final[dict[str, str]] = KEYS["sizes"]
 EXPERTS: Final[dict[str, str]] = KEYS["experts"]
-GROUPS: Final = {"n_routing_groups": "routing_groups", "topk_routing_group": "routing_group_topk"}
-LATENT: Final = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 DEFAULTS: Final[Mapping[str, Any]] = KEYS["defaults"]
 NUMERICS: Final[Mapping[str, str]] = KEYS["numerics"]
-#: Keys that MaxText takes of one block alone.
-OF_ONE_BLOCK: Final = {"local_rope_max_timescale": "gemma3", "partial_rotary_factor": "qwen3_next"}
-ROPES: Final = {"none": "default", "linear": "default", "llama3": "llama3.1", "yarn": "yarn"}
-YARN: Final[Mapping[str, str]] = KEYS["yarn"]
-#: Llama 3.1's scaling, whose constants are in MaxText's code.
-LLAMA: Final = {"rotary_scaling_factor": 8.0, "original_positions": 8192.0}
-GATES: Final = {"swiglu": "silu", "geglu": "gelu"}
 PATTERNS: Final[Mapping[str, Any]] = KEYS["patterns"]
 BESIDE: Final[Mapping[str, Mapping[str, Any]]] = KEYS["beside"]
-#: Numerics that such a block has by itself.
-IMPLIED: Final[Mapping[str, Mapping[str, Any]]] = KEYS["implied"]
 
 
 def model_keys(model: ModelShape) -> dict[str, Any]:
@@ -62,13 +51,13 @@ def model_keys(model: ModelShape) -> dict[str, Any]:
         keys["routed_bias"] = model.router_bias and block(model) == "deepseek"
         if _experts_alone(model):  # where MaxText wants the same
             keys["base_mlp_dim"] = keys["base_moe_mlp_dim"]
-        groups = {key: int(getattr(model, field)) for key, field in GROUPS.items()}
+        groups = {key: int(getattr(model, field)) for key, field in KEYS["groups"].items()}
         keys |= groups if model.routing_groups else {}
         if block(model) == "qwen3_moe":
             keys["norm_topk_prob"] = not model.numerics.router_pre_softmax
     if model.attention == "mla":
-        keys |= {"attention_type": "mla", **{name: int(getattr(model, name)) for name in LATENT}}
-    gate = GATES.get(model.numerics.gate, "silu")
+        keys |= {"attention_type": "mla", **{name: int(getattr(model, name)) for name in KEYS["latent"]}}
+    gate = KEYS["gates"].get(model.numerics.gate, "silu")
     learned = model.position_embedding == "learned"
     if (style := block(model)) in PATTERNS:
         keys |= {key: int(getattr(model, field)) for key, field in PATTERNS[style][1].items()}
@@ -80,7 +69,7 @@ def model_keys(model: ModelShape) -> dict[str, Any]:
         keys |= {"inhomogeneous_layer_cycle_interval": cycle, "use_qk_norm": model.numerics.qk_l2_norm}
     keys.setdefault("use_qk_norm", model.qk_norm)
     numerics = _numerics_keys(model.numerics, latent=model.attention == "mla")
-    keys |= {key: value for key, value in numerics.items() if OF_ONE_BLOCK.get(key, style) == style}
+    keys |= {key: value for key, value in numerics.items() if KEYS["of_one_block"].get(key, style) == style}
     return keys | {
         "mlp_activations": [gate, "linear"] if model.gated_mlp else [model.activation],
         "decoder_block": style,
@@ -105,7 +94,7 @@ def _numerics_keys(numerics: Numerics, *, latent: bool) -> dict[str, Any]:
     keys = {key: value for key, value in plain.items() if value or key in kept}
     if not latent:  # without a loss it balances experts of DeepSeek's block alone
         keys.pop("routed_bias_update_rate", None)
-    keys["rope_type"] = ROPES[numerics.rotary_scaling]
+    keys["rope_type"] = KEYS["ropes"][numerics.rotary_scaling]
     if numerics.router_score != "softmax":
         keys["routed_score_func"] = numerics.router_score
     if numerics.glu_clamp:
@@ -113,7 +102,7 @@ def _numerics_keys(numerics: Numerics, *, latent: bool) -> dict[str, Any]:
     if numerics.rotary_scaling == "linear":
         keys["rope_linear_scaling_factor"] = numerics.rotary_scaling_factor
     if numerics.rotary_scaling == "yarn":
-        keys |= {key: int(getattr(numerics, field)) for key, field in YARN.items() if key != "mscale"}
+        keys |= {key: int(getattr(numerics, field)) for key, field in KEYS["yarn"].items() if key != "mscale"}
         positions = numerics.rotary_scaling_factor * numerics.original_positions
         keys |= {"mscale": numerics.yarn_mscale, "max_position_embeddings": int(positions)}
     if latent or numerics.rotary_scaling == "yarn":
@@ -175,7 +164,7 @@ def keys_model(keys: Mapping[str, Any], name: str) -> ModelShape:
     pattern = {**same, **{field: _number(given.get(key, 0)) for key, field in own_keys.items()}}
     sizes["num_layers"] *= 2 if style == "gemma2" else 1
     if latent:
-        sizes |= {"attention": "mla", **{rank: _number(given.get(rank, 0)) for rank in LATENT}}
+        sizes |= {"attention": "mla", **{rank: _number(given.get(rank, 0)) for rank in KEYS["latent"]}}
     shape: dict[str, Any] = {
         "name": name,
         "gated_mlp": gated,
@@ -209,7 +198,7 @@ def _read_experts(given: Mapping[str, Any]) -> dict[str, Any]:
     if _number(given["num_experts"]) <= 1:
         return {}
     fields = {field: _number(given.get(key, 0)) for key, field in EXPERTS.items()}
-    fields |= {field: max(_number(given.get(key, 0)), 0.0) for key, field in GROUPS.items()}
+    fields |= {field: max(_number(given.get(key, 0)), 0.0) for key, field in KEYS["groups"].items()}
     fields["shared_ffn_hidden_size"] = _number(given.get("shared_experts", 0)) * fields["moe_ffn_hidden_size"]
     return {**fields, "router_bias": bool(given.get("routed_bias"))}
 
@@ -222,19 +211,19 @@ def _read_numerics(given: Mapping[str, Any], gate: str) -> Numerics:
     factor = _number(given.get("rope_linear_scaling_factor", 1.0))
     scaling: dict[str, Any] = {"rotary_scaling": "linear", "rotary_scaling_factor": factor} if factor != 1 else {}
     if rope == "llama3.1":
-        scaling = {"rotary_scaling": "llama3", **LLAMA}
+        scaling = {"rotary_scaling": "llama3", **KEYS["llama"]}
     elif rope == "yarn":
         usually = {"rope_factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32}
-        values = {f: _number(given.get(key, usually.get(key, 1))) for key, f in YARN.items()}
+        values = {f: _number(given.get(key, usually.get(key, 1))) for key, f in KEYS["yarn"].items()}
         scaling = {"rotary_scaling": "yarn", **values}
     latent, style = given.get("attention_type") == "mla" or rope == "yarn", str(given["decoder_block"])
-    scaling |= {"gate": "geglu" if gate == GATES["geglu"] else "swiglu"}
+    scaling |= {"gate": "geglu" if gate == KEYS["gates"]["geglu"] else "swiglu"}
     scaling |= {"rotary_interleaved": bool(given.get("rope_interleave", True)) if latent else False}
     if style == "llama4":
         scaling |= {"no_rope_every": _number(given.get("nope_layer_interval", 0))}
         scaling |= {"qk_l2_norm": bool(given.get("use_qk_norm"))}
     return Numerics(
-        **{**plain, **scaling, **IMPLIED.get(style, {})},
+        **{**plain, **scaling, **KEYS["implied"].get(style, {})},
         glu_clamp=max(_number(given.get("mlp_activations_limit", 0.0)), 0.0),
         router_score="sigmoid" if given.get("routed_score_func") == "sigmoid" else "softmax",
         router_balance="seq_aux_loss" if int(given["num_experts"]) > 1 else "aux_loss",  # layers/moe.py
@@ -253,7 +242,6 @@ def _number(value: Any) -> float:
 
 #: Capabilities of MaxText, and their names.
 MAXTEXT: Final = launching("maxtext")
-OF_SOFTWARE: Final = ("cross_entropy", "store_param_remainders", "gradient_reduction")
 
 
 def script(launch: Launch) -> tuple[str, list[str]]:
@@ -429,7 +417,7 @@ def _unread(keys: Mapping[str, Any]) -> Iterator[str]:
     """A line for keys that are not read, where their values may change the cost."""
     patterns = {key for same, of_block in (*PATTERNS.values(), *((beside, {}) for beside in BESIDE.values()))
                 for key in (*same, *of_block)}  # fmt: skip
-    read = {*SIZES, *EXPERTS, *GROUPS, *LATENT, *NUMERICS, *YARN, *patterns, *KEYS["read"].split(), *KEYS["unread"]}
+    read = {*SIZES, *EXPERTS, *NUMERICS, *patterns, *KEYS["read"].split(), *KEYS["unread"]}
     named = [key for key, value in KEYS["unread"].items() if keys.get(key, value) != value]
     named += [key for key in keys if not (key in read or re.search(r"_parallelism$", key) or _IDLE.search(key))]
     if named:
@@ -440,10 +428,6 @@ def _unread(keys: Mapping[str, Any]) -> Iterator[str]:
 _IDLE: Final = re.compile(KEYS["without_cost"])
 _COMMAND: Final = re.compile(r"^[^#\n]*\bpython[\d.]*\s+(-m\s+)?\S*maxtext", re.IGNORECASE | re.MULTILINE)
 
-#: Axes of the mesh -> column; other data parallelism is distinguished below.
-AXES: Final = {"tensor": "tp", "tensor_sequence": "tp", "context": "cp", "context_usp_ulysses": "cp",
-               "expert": "ep", "pipeline": "pp"}  # fmt: skip
-
 
 def _read_mesh(keys: Mapping[str, Any], slices: Slices) -> dict[str, Any]:
     """Sizes of groups of chips, and the ranks that weights are sharded over.
@@ -451,7 +435,7 @@ def _read_mesh(keys: Mapping[str, Any], slices: Slices) -> dict[str, Any]:
     Raises `DseError` if an axis takes the remaining chips, and their number is not given.
     """
     names = {f"{link}_{axis}_parallelism": axis for link in ("ici", "dcn")
-             for axis in (*AXES, "fsdp", "fsdp_transpose", "data")}  # fmt: skip
+             for axis in (*KEYS["axes"], "fsdp", "fsdp_transpose", "data")}  # fmt: skip
     usual = {"ici_fsdp_parallelism": -1, "dcn_data_parallelism": -1}
     said = {name: int(keys.get(name, usual.get(name, 1))) for name in names}
     if others := [k for k in keys if re.match(r"(ici|dcn)_\w+_parallelism$", k) and k not in names and keys[k] != 1]:
@@ -471,7 +455,7 @@ def _read_mesh(keys: Mapping[str, Any], slices: Slices) -> dict[str, Any]:
     elif slices.devices > 1:
         raise DseError(f"ici_fsdp_parallelism: expected a multiple of {slices.devices}, the devices of a chip")
     design: dict[str, Any] = {"tp": 1, "cp": 1, "ep": 1, "pp": 1}
-    for axis, column in AXES.items():
+    for axis, column in KEYS["axes"].items():
         design[column] *= sizes[axis]
     fsdp = sizes["fsdp"] * sizes["fsdp_transpose"]
     sharded = fsdp * design["ep"] * design["cp"] > 1 or sizes["data"] == 1
@@ -508,7 +492,7 @@ def _read_training(
         "optimizer": MAXTEXT.value("optimizer", keys.get("opt_type", "adamw"), "adam"),
         "overlap_grad_reduce": True,
         "vpp": 1,
-        **{name: MAXTEXT.given[name] for name in OF_SOFTWARE},
+        **{name: MAXTEXT.given[name] for name in KEYS["of_software"]},
         **({"cross_entropy": "chunked"} if int(keys.get("num_vocab_tiling", 1)) > 1 else {}),
     }
     if staged:

@@ -103,17 +103,13 @@ def _pipeline(launch: Launch) -> dict[str, Any]:
     return settings
 
 
-#: First words of settings of pipelines that hybrid models state in their pattern (arguments.py).
-IN_PATTERN: Final = ("num_virtual_stages", "pipeline_model_parallel_layout", "decoder_", "account_for_")
-
-
 def _hybrid_pipeline(launch: Launch, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a hybrid model, whose pattern has "|" between the chunks of the pipeline."""
     order, *prediction = settings["hybrid_layer_pattern"].split("/")
     ends = (np.cumsum(launch.chunks()) * branches(launch.model)).tolist()
     chunks = [order[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     text = "/".join(["|".join(chunks), *prediction])
-    kept = {name: value for name, value in settings.items() if not name.startswith(IN_PATTERN)}
+    kept = {name: value for name, value in settings.items() if not name.startswith(tuple(KEYS["in_pattern"]))}
     return kept | {"hybrid_layer_pattern": text}
 
 

@@ -25,7 +25,7 @@ from costmodel.formats import shipped
 from costmodel.formats.input_files import data_beside, parse
 from costmodel.formats.quantity import plain_number
 from dse.adapters.megatron.design import MEGATRON, launch_of, settings_of
-from dse.adapters.megatron.model import KEYS, NEEDED
+from dse.adapters.megatron.model import KEYS, NEEDED, provider
 from dse.adapters.megatron.primus import primus_arguments
 from dse.adapters.megatron.shell.shell import Script
 from dse.adapters.megatron.shell.words import slurm_options, slurm_sizes
@@ -407,15 +407,24 @@ HYBRID_PROGRAMS: Final = ("pretrain_hybrid.py", "pretrain_mamba.py")
 TEMPLATE: Final = Path(__file__).with_name("script.sh")
 
 
+def refuse_bridge_alone(launch: Launch) -> None:
+    """Refuse a design that Megatron-Bridge can run and Megatron-LM cannot, unless it is written anyway."""
+    model, rank = launch.model, launch["lora_rank"]
+    if rank and not launch.anyway:
+        reason = f"lora_rank={rank:g}: Megatron-LM has no adapters"
+        raise NotExpressible(f"{reason}; take --format nemo, or --anyway to train all weights")
+    if (name := provider(model)) and not launch.anyway:
+        raise NotExpressible(f"model {model.name}: Megatron-Bridge alone has it ({name}); take --format nemo")
+
+
 def script(launch: Launch) -> tuple[str, list[str]]:
     """A shell script that starts a design, and the settings that it cannot state.
 
     Raises `NotExpressible` if Megatron-LM cannot run the design.
     """
-    if launch["lora_rank"] and not launch.anyway:
-        reason = f"lora_rank={launch['lora_rank']:g}: Megatron-LM has no adapters"
-        raise NotExpressible(f"{reason}; take --format nemo, or --anyway to train all weights")
+    refuse_bridge_alone(launch)
     settings, lost = settings_of(launch)
+    settings = {name: value for name, value in settings.items() if name not in KEYS["provider_settings"]}
     for column, value, words in (("cross_entropy", "te", "cross_entropy"), ("attention", "fused_fp8", "fp8_dot")):
         if launch[column] == value:  # which Megatron-LM refuses, or has no argument for (arguments.py)
             lost = [*lost, f"{column}={value}"]

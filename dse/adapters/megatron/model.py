@@ -59,21 +59,15 @@ NUMBERS: Final[Mapping[str, str]] = KEYS["numbers"]
 LATENT: Final[Mapping[str, str]] = KEYS["latent"]
 #: Letters of a pattern of layers that are read and written (hybrid_layer_allocation.py).
 HYBRID_LETTERS: Final = "M*-E"
-#: Layers of hybrid models; tokens that the convolution of Mamba-2 sees (mamba_mixer.py).
-HYBRID_SPEC: Final = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
+#: Tokens that the convolution of Mamba-2 sees (mamba_mixer.py).
 CONVOLUTION: Final = 4.0
 #: Switches that are off unless they are set.
 SWITCHES: Final[Mapping[str, str]] = KEYS["model_switches"]
 NUMERICS: Final[Mapping[str, str]] = KEYS["numerics"]
 #: Losses that balance experts, by the tokens that they count together.
 BALANCES: Final = ("aux_loss", "seq_aux_loss", "global_aux_loss")
-#: Of YaRN, where attention is not latent; of latent attention Megatron-LM has flags for the second half.
-YARN: Final[dict[str, str]] = KEYS["yarn"]
-LATENT_YARN: Final[dict[str, str]] = KEYS["latent_yarn"]
 #: Positions that Megatron-LM's latent attention takes to be those before YaRN's scaling. [tokens]
 LATENT_POSITIONS: Final = 4096
-NORMS: Final = {"layer_norm": "LayerNorm", "layer_norm_no_bias": "LayerNorm", "rms_norm": "RMSNorm"}
-POSITIONS: Final = {"learned": "learned_absolute", "rotary": "rope", "none": "none"}
 
 
 def model_settings(model: ModelShape) -> dict[str, Any]:
@@ -84,7 +78,7 @@ def model_settings(model: ModelShape) -> dict[str, Any]:
     settings["max_position_embeddings"] = int(model.learned_positions or model.seq_len)
     if model.vocab_multiple:
         settings["make_vocab_size_divisible_by"] = int(model.vocab_multiple)
-    settings |= {**_positions(model), "normalization": NORMS[model.normalization]}
+    settings |= {**_positions(model), "normalization": KEYS["norms"][model.normalization]}
     if model.gated_mlp:
         settings["swiglu" if model.numerics.gate == "swiglu" else "quick_geglu"] = True
     elif model.activation == "squared_relu":
@@ -103,8 +97,14 @@ def model_settings(model: ModelShape) -> dict[str, Any]:
         settings.pop("moe_router_enable_expert_bias", None)
     said = ({"rotary_base": 10000} if model.position_embedding == "rotary" else {}) | model.numerics.said()
     settings |= {setting: said[field] for setting, field in NUMERICS.items() if field in said}
+    settings |= {"provider": name} if (name := provider(model)) else {}
     settings |= {"softmax_type": "learnable"} if model.sinks else {}
     return {**settings, **_layer_settings(model)}
+
+
+def provider(model: ModelShape) -> str:
+    """The provider of Megatron-Bridge for a model that Megatron-LM has no settings for; "" of other models."""
+    return next(iter(conditions_met(KEYS["providers"], model)), "")
 
 
 def hybrid_pattern(model: ModelShape) -> str:
@@ -133,16 +133,16 @@ def branches(model: ModelShape) -> int:
 
 def _positions(model: ModelShape) -> dict[str, Any]:
     """Settings of position embeddings."""
-    numerics, kind = model.numerics, POSITIONS[model.position_embedding]
+    numerics, kind = model.numerics, KEYS["positions"][model.position_embedding]
     latent = {"rope_type": "rope", "no_rope_fusion": True} if model.attention == "mla" else {}
     if numerics.rotary_scaling == "llama3":
         return {"position_embedding_type": kind, "use_rope_scaling": True,
                 "rope_scaling_factor": numerics.rotary_scaling_factor}  # fmt: skip
     if numerics.rotary_scaling == "yarn" and latent:
-        values = {setting: getattr(numerics, field) for setting, field in LATENT_YARN.items()}
+        values = {setting: getattr(numerics, field) for setting, field in KEYS["latent_yarn"].items()}
         return {"position_embedding_type": kind, "rope_type": "yarn", **values}
     if numerics.rotary_scaling == "yarn":
-        values = {setting: getattr(numerics, field) for setting, field in (YARN | LATENT_YARN).items()}
+        values = {setting: getattr(numerics, field) for setting, field in (KEYS["yarn"] | KEYS["latent_yarn"]).items()}
         return {"position_embedding_type": "yarn", **values}
     if numerics.rotary_scaling == "linear":
         return {"position_embedding_type": kind,
@@ -153,7 +153,7 @@ def _positions(model: ModelShape) -> dict[str, Any]:
 def _layer_settings(model: ModelShape) -> dict[str, Any]:
     """Settings of the attention and the experts of each layer."""
     settings, every = dict[str, Any](), int(model.full_attention_every)
-    if 0 < model.window < model.seq_len:
+    if 0 < model.window < model.seq_len or provider(model):
         settings["window_size"] = f"{model.window - 1:g},0"  # keys before the query's own
         settings |= {"window_attn_skip_freq": every} if every else {}
     if model.linear_attention == "gated_delta_net":
@@ -161,7 +161,7 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
         settings |= {setting: int(getattr(model, field)) for setting, field in KEYS["linear"].items()}
         settings["linear_key_head_dim"] = int(model.features["delta_key"])
     if pattern_of_layers := hybrid_pattern(model):
-        settings |= {"hybrid_layer_pattern": pattern_of_layers, "is_hybrid_model": True, "spec": [*HYBRID_SPEC]}
+        settings |= {"hybrid_layer_pattern": pattern_of_layers, "is_hybrid_model": True, "spec": [*KEYS["hybrid_spec"]]}
         settings |= _hybrid_layers(settings)
         settings |= {setting: int(getattr(model, field)) for setting, field in KEYS["mamba"].items()}
     if model.index_topk:
@@ -207,7 +207,7 @@ def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
         raise DseError(f"it does not say {', '.join(missing)}")
     given = {**KEYS["defaults"], **settings}
     fields: dict[str, Any] = {f: float(given[s]) for s, f in NUMBERS.items() if s in settings}
-    gated = bool(given.get("swiglu") or given.get("quick_geglu"))
+    gated = any(given.get(word) for word in ("provider", "swiglu", "quick_geglu"))
     if "ffn_hidden_size" not in settings:
         hidden = fields["hidden_size"]
         fields["ffn_hidden_size"] = float(int(4 * hidden * 2 / 3 / 64) * 64) if gated else 4 * hidden
@@ -223,19 +223,19 @@ def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
     positions_word = given.get("position_embedding_type", "learned_absolute")
     learned = positions_word == "learned_absolute"
     positions = float(given.get("max_position_embeddings", fields["seq_len"]))
-    dropout = max(float(given.get(f"{of}_dropout", 0.1)) for of in ("hidden", "attention"))
     biases = bool(given.get("add_bias_linear", True))
+    usual = "gelu" if "provider" in given or not gated else "silu"
+    fields["activation"] = "squared_relu" if given.get("squared_relu") else usual
     return ModelShape(
         **{**fields, **_vocabulary(given)},
         name=name,
         gated_mlp=gated,
-        activation="silu" if gated else "squared_relu" if given.get("squared_relu") else "gelu",
         normalization="rms_norm" if given.get("normalization") == "RMSNorm" else "layer_norm",
         position_embedding="learned" if learned else "none" if positions_word == "none" else "rotary",
         learned_positions=positions if learned and positions != fields["seq_len"] else 0.0,
         biases=biases,
         qkv_bias=True if given.get("add_qkv_bias") and not biases else None,
-        dropout=dropout > 0,
+        dropout=any(float(given.get(f"{of}_dropout", 0.1)) > 0 for of in ("hidden", "attention")),
         tied_embeddings=not given.get("untie_embeddings_and_output_weights"),
         sinks=given.get("softmax_type") == "learnable",
         numerics=_read_numerics(given, mla=mla),
@@ -245,11 +245,12 @@ def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
 def _read_numerics(given: Mapping[str, Any], *, mla: bool) -> Numerics:
     """Numerics that settings give, with Megatron-LM's defaults."""
     constants = {field: given[setting] for setting, field in NUMERICS.items() if setting in given}
+    constants |= {"gate": "geglu", "embedding_scale": True} if given.get("provider") else {}
     if constants.get("router_balance", BALANCES[0]) not in BALANCES:
         constants |= {"router_balance": BALANCES[0], "router_aux_loss": 0.0}
     kind, rope = given.get("position_embedding_type"), given.get("rope_type", "yarn" if mla else "rope")
     if kind == "yarn" or (mla and rope == "yarn"):
-        constants |= {field: given[s] for s, field in (YARN | LATENT_YARN).items() if s in given}
+        constants |= {field: given[s] for s, field in (KEYS["yarn"] | KEYS["latent_yarn"]).items() if s in given}
         constants |= {"original_positions": LATENT_POSITIONS} if mla else {}
         constants["rotary_scaling"] = "yarn"
     elif given.get("use_rope_scaling"):
@@ -330,7 +331,7 @@ def _hybrid_fields(given: Mapping[str, Any], fields: Mapping[str, float]) -> dic
 def _layers(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str, Any]:
     """Fields of the attention of each layer."""
     streams = float(given.get("mhc_num_residual_streams", 4)) if given.get("enable_mhc_connections") else 1.0
-    columns: dict[str, Any] = {"num_residual_streams": streams}
+    columns: dict[str, Any] = {"num_residual_streams": streams, "norms_per_layer": 4.0 if "provider" in given else 2.0}
     if "window_size" in given:
         before = re.findall(r"-?[0-9]+", str(given["window_size"]))
         if not before:

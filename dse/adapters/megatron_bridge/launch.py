@@ -17,7 +17,7 @@ from costmodel.errors import DseError
 from costmodel.formats.input_files import data_beside, dump, parse
 from dse.adapters.megatron.design import MEGATRON, launch_of, settings_of
 from dse.adapters.megatron.launch import DATA, LISTS, NUMBERS, ON, SHARES, WORDS
-from dse.adapters.megatron.model import pattern
+from dse.adapters.megatron.model import KEYS, pattern
 from dse.launches.adapters import ADAPTER_PLACEHOLDERS, LORA_COLUMNS, peft_section
 from dse.launches.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text, with_line
 
@@ -32,16 +32,8 @@ PLACES: Final[Mapping[str, tuple[str, str]]] = {name: tuple(address) for name, a
 RECIPES: Final[Mapping[str, Mapping[str, Any]]] = {
     name: {**MEGATRON.runs["precision"].words[word], **others} for name, (word, others) in NAMES["recipes"].items()
 }
-#: Setting -> key of the model where attention is not latent.
-PLAIN_YARN: Final = NAMES["plain_yarn"]
-_PRECISION: Final = "megatron.bridge.training.mixed_precision.MixedPrecisionConfig"
-#: Settings of `mixed_precision`, where it is an object.
-NUMBERS_OF: Final = NAMES["mixed_precision"]
-_BACKENDS: Final = {"flash": 1, "fused": 2, "unfused": 3, "local": 4, "auto": 5}
-_BACKEND: Final = "megatron.core.transformer.enums.AttnBackend"
-_DTYPES: Final = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
 _KNOWN: Final = {*NUMBERS, *SHARES, *WORDS, *LISTS, *ON, "add_bias_linear", "gradient_accumulation_fusion",
-          "tokenizer_model", "tokenizer_type"}  # fmt: skip
+          "tokenizer_model", "tokenizer_type", *KEYS["provider_settings"]}  # fmt: skip
 
 
 def script(launch: Launch) -> tuple[str, list[str]]:
@@ -55,7 +47,8 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     if launch.model.learned_positions and launch.model.position_embedding == "learned":
         lost = [*lost, f"model: learned_positions={launch.model.learned_positions:g}"]
     content, peft = _sections(settings), peft_section(launch, MEGATRON)
-    lost = [text for text in lost if not text.startswith(LORA_COLUMNS)]
+    stated = (*LORA_COLUMNS, "model: ") if "provider" in settings else LORA_COLUMNS
+    lost = [text for text in lost if not text.startswith(stated)]
     content["tokenizer"] = {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "TOKENIZER_MODEL"}
     content["dataset"] = {"seq_length": int(launch.model.seq_len), "blend": [["DATA_PATH"], None]}
     content["checkpoint"] = {"save": "CHECKPOINT_DIR", "load": "CHECKPOINT_DIR"}
@@ -68,7 +61,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     content["train"]["train_iters"] = "TRAIN_STEPS"
     nodes, gpus = launch.nodes
     hybrid, latent = "hybrid_layer_pattern" in settings, settings.get("multi_latent_attention")
-    name = "HybridModelProvider" if hybrid else "MLAModelProvider" if latent else ""
+    name = "HybridModelProvider" if hybrid else "MLAModelProvider" if latent else settings.get("provider", "")
     provider = f", with {name} as its model" if name else ""
     program = "finetune.py" if peft else "pretrain.py"
     lines = [
@@ -87,6 +80,7 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     sections: dict[str, dict[str, Any]] = {"model": {}, "train": {}, "ddp": {}, "optimizer": {}}
     implied = ("vocab_size", "max_position_embeddings", "group_query_attention", "make_vocab_size_divisible_by", "spec")
     left = {name: value for name, value in settings.items() if name not in implied}
+    sections["model"] |= _provided(left)
     sections["mixed_precision"] = _mixed_precision(left)
     model = sections["model"]
     for name, keys in NAMES["activations"].items():
@@ -110,18 +104,54 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     # Megatron-Bridge pads no table that a file names
     model |= {"vocab_size": left.pop("padded_vocab_size"), "should_pad_vocab": False}
     for name, value in left.items():
-        latent = settings.get("multi_latent_attention") or name not in PLAIN_YARN
-        section, key = PLACES.get(name, ("model", name)) if latent else ("model", PLAIN_YARN[name])
+        latent = settings.get("multi_latent_attention") or name not in NAMES["plain_yarn"]
+        section, key = PLACES.get(name, ("model", name)) if latent else ("model", NAMES["plain_yarn"][name])
         sections.setdefault(section, {})[key] = _written_value(name, value)
     return sections
+
+
+def _provided(left: dict[str, Any]) -> dict[str, Any]:
+    """Keys of the model of a provider of Gemma, in place of settings, which are taken out; {} of other models."""
+    numerics = {setting: left.pop(setting) for setting in KEYS["provider_settings"] if setting in left}
+    if not (name := numerics.pop("provider", "")):
+        return {}
+    left["geglu"], every = left.pop("quick_geglu"), left.pop("window_attn_skip_freq")
+    scale = numerics.pop("query_pre_attn_scalar", left["kv_channels"])
+    if name == "Gemma2ModelProvider":
+        return {**numerics, "query_pre_attn_scalar": scale}
+    return {
+        "interleaved_attn_pattern": [every - 1, 1],
+        "window_size": int(left.pop("window_size").split(",")[0]) + 1,
+        "rotary_base": [numerics["local_rotary_base"], left.pop("rotary_base")],
+        "softmax_scale": scale**-0.5,
+        "rope_scaling_factor": left.pop("rotary_seq_len_interpolation_factor", 1),
+    }
+
+
+def _of_provider(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A configuration of a provider of Gemma with the keys of other models; others as they are."""
+    model = content["model"]
+    marked = (name for name, usual in NAMES["providers"].items()
+              if name in str(model.get("_target_")) or next(iter(usual)) in model)  # fmt: skip
+    if not (name := next(marked, "")):
+        return content
+    model = {**NAMES["providers"][name], **model, "provider": name}
+    if kinds := model.pop("interleaved_attn_pattern", None):
+        local, base = model["rotary_base"]
+        model |= {"window_size": [model["window_size"] - 1, 0], "window_attn_skip_freq": sum(kinds),
+                  "rotary_base": base, "local_rotary_base": local}  # fmt: skip
+        scale, factor = round(model.pop("softmax_scale") ** -2, 6), model.pop("rope_scaling_factor")
+        model |= {"seq_len_interpolation_factor": factor} if factor != 1 else {}
+        model |= {"query_pre_attn_scalar": scale} if scale != model.get("kv_channels") else {}
+    return {**content, "model": model}
 
 
 def _mixed_precision(left: dict[str, Any]) -> dict[str, Any]:
     """Number formats, which are taken out of the settings: an object, since it decides over `ddp`."""
     kind = {"_target_": "torch.float16" if left.get("fp16") else "torch.bfloat16", "_call_": False}
     return {
-        "_target_": _PRECISION,
-        **{name: left.pop(name) for name in NUMBERS_OF if name in left},
+        "_target_": "megatron.bridge.training.mixed_precision.MixedPrecisionConfig",
+        **{name: left.pop(name) for name in NAMES["mixed_precision"] if name in left},
         "params_dtype": kind,
         "pipeline_dtype": kind,
         "grad_reduce_in_fp32": left.pop(
@@ -133,9 +163,9 @@ def _mixed_precision(left: dict[str, Any]) -> dict[str, Any]:
 def _written_value(name: str, value: Any) -> Any:
     """A value as configurations write it: objects by their names in Python."""
     if name.endswith("_dtype"):
-        return {"_target_": _DTYPES[value], "_call_": False}
+        return {"_target_": NAMES["dtypes"][value], "_call_": False}
     if name == "attention_backend":
-        return {"_target_": _BACKEND, "_args_": [_BACKENDS[value]]}
+        return {"_target_": "megatron.core.transformer.enums.AttnBackend", "_args_": [NAMES["backends"][value]]}
     return value
 
 
@@ -156,7 +186,8 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
     if wrong := [name for name, part in sections.items() if not isinstance(part, dict)]:
         raise DseError(f"{path}: {wrong[0]}: expected a section of this name, as Megatron-Bridge has it")
     try:
-        settings, unread = _settings(_of_nemo_1(content) if "encoder_seq_length" in content["model"] else content)
+        as_today = _of_nemo_1 if "encoder_seq_length" in content["model"] else _of_provider
+        settings, unread = _settings(as_today(content))
         settings["peft"] = content.get("peft")
         launch, notes = launch_of(settings, world_size=chips, node_size=8, name=path.stem)
     except (DseError, ValueError, TypeError) as error:
@@ -188,7 +219,8 @@ def _of_nemo_1(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def _settings(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Settings of a configuration, and keys that may change the cost and are not read."""
-    names = {at: name for name, at in PLACES.items()} | {("model", key): name for name, key in PLAIN_YARN.items()}
+    names = {at: name for name, at in PLACES.items()}
+    names |= {("model", key): name for name, key in NAMES["plain_yarn"].items()}
     settings: dict[str, Any] = {"max_position_embeddings": None, "group_query_attention": True}
     unread: list[str] = []
     for section in ("model", *NAMES["sections"]):
@@ -216,10 +248,10 @@ def _read_value(name: str, value: Any) -> Any:
     """A value as flags have it."""
     if isinstance(value, dict):
         chosen = value.get("_args_")
-        words = {str([code]): word for word, code in _BACKENDS.items()}
+        words = {str([code]): word for word, code in NAMES["backends"].items()}
         value = words.get(str(chosen), "auto") if name == "attention_backend" else value.get("_target_")
     if name.endswith("_dtype"):
-        return {full: word for word, full in _DTYPES.items()}.get(str(value), str(value))
+        return {full: word for word, full in NAMES["dtypes"].items()}.get(str(value), str(value))
     if name == "moe_layer_freq" and isinstance(value, list):
         return f"[{','.join(str(item) for item in value)}]"
     if name in NUMBERS:
@@ -253,6 +285,6 @@ def _renamed(content: Mapping[str, Any]) -> dict[str, Any]:
     precision = content.get("mixed_precision", "bf16_mixed")
     if not isinstance(precision, dict):
         return {**settings, **RECIPES.get(str(precision), {"bf16": True})}
-    settings |= {name: precision[name] for name in NUMBERS_OF if precision.get(name)}
+    settings |= {name: precision[name] for name in NAMES["mixed_precision"] if precision.get(name)}
     wide = precision.get("grad_reduce_in_fp32", True)
     return {**settings, "accumulate_allreduce_grads_in_fp32" if wide else "grad_reduce_in_bf16": True}

@@ -173,10 +173,11 @@ class PythonFunctions:
         return known[type(node.op)](one, other) if type(node.op) in known else Call("")
 
 
+#: Tables of `tables.yaml`, which describes each.
+TABLES: Final[Mapping[str, Any]] = data_beside(__file__, "tables.yaml")
 #: Name and flavor in torchtitan -> built-in model, and differences: `model_args` of torchtitan's models.
 VARIANTS: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]]] = {
-    ("qwen3", flavor): ("qwen3_8b", changes)
-    for flavor, changes in data_beside(__file__, "tables.yaml")["qwen3"].items()
+    ("qwen3", flavor): ("qwen3_8b", changes) for flavor, changes in TABLES["qwen3"].items()
 }
 #: Endings of flavors that choose a kernel of attention, not another model.
 _KERNELS: Final = re.compile(r"_(flex|varlen|sdpa|flex_attn|varlen_attn)$")
@@ -237,21 +238,6 @@ def stage_sizes(chunks: int, layers: int, first: int, last: int) -> list[int]:
 
 #: Capabilities of torchtitan, and their names.
 TORCHTITAN: Final = launching("torchtitan")
-OF_SOFTWARE: Final = ("cross_entropy", "store_param_remainders")
-#: Class that converts linear layers -> the format of their products.
-PRECISIONS: Final = {
-    "Float8LinearConverter": "fp8_tensorwise",
-    "MXFP8LinearConverter": "mxfp8",
-    "NVFP4LinearConverter": "nvfp4",
-}
-#: Policy of activation checkpointing -> recomputation.
-POLICIES: Final = {"SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "memory_budget"}
-#: Column -> number of layers by which the first or the last stage is shorter: written with modules by name, which
-#: decide.
-LESS_LAYERS: Final = {
-    "count_embedding": "pipeline_parallel_first_stage_less_layers",
-    "count_loss": "pipeline_parallel_last_stage_less_layers",
-}
 
 
 def launch_of(config: Call, chips: int | None = None) -> Launch:
@@ -315,7 +301,7 @@ def _read_design(config: Call, model: ModelShape) -> dict[str, Any]:
         column: int(parallel.literal(f"{word}_parallel_degree", 1)) for column, word in degrees.items()
     }
     design |= {"overlap_grad_reduce": True, "vpp": 1, "attention": "flash_attention_2"}
-    design |= {name: TORCHTITAN.given[name] for name in OF_SOFTWARE}
+    design |= {name: TORCHTITAN.given[name] for name in TABLES["of_software"]}
     eager = config.call("training").literal("disable_cuda_graphs", True)
     design["cuda_graphs"] = "none" if eager else "full_iteration"
     if design["pp"] > 1:
@@ -338,7 +324,7 @@ def _read_design(config: Call, model: ModelShape) -> dict[str, Any]:
         design["offload_optimizer"] = 1
     mode = recomputing(config)
     design["recompute"] = mode if mode in TORCHTITAN.runs["recompute"].words else "full"
-    precisions = [word for name, word in PRECISIONS.items() if name in converters(config)]
+    precisions = [word for name, word in TABLES["converters"].items() if name in converters(config)]
     return design | ({"precision": precisions[-1]} if precisions else {}) | read_adapters(config)
 
 
@@ -373,7 +359,7 @@ def _read_schedule(parallel: Call, design: Mapping[str, Any], model: ModelShape)
     schedule, several = known[word]
     schedule = "gpipe" if word == "GPipe" else schedule
     parts = parallel.literal("module_fqns_per_model_part", None)
-    less = {column: int(parallel.literal(setting, 0)) for column, setting in LESS_LAYERS.items()}
+    less = {column: int(parallel.literal(setting, 0)) for column, setting in TABLES["less_layers"].items()}
     if parts:
         sizes = [sum(str(name).startswith("layers.") for name in part) for part in parts]
         counted = {"vpp": len(sizes) // design["pp"], **{column: count > 0 for column, count in less.items()}}
@@ -389,7 +375,11 @@ def _read_schedule(parallel: Call, design: Mapping[str, Any], model: ModelShape)
 def recomputing(config: Call) -> str:
     """Policy of activation checkpointing: selective, full, memory_budget or none."""
     policy = config.arguments.get("activation_checkpoint", Call("SelectiveAC.Config"))
-    return POLICIES.get(policy.name.removesuffix(".Config").rpartition(".")[2], "selective") if policy else "none"
+    return (
+        TABLES["policies"].get(policy.name.removesuffix(".Config").rpartition(".")[2], "selective")
+        if policy
+        else "none"
+    )
 
 
 def converters(config: Call) -> list[str]:
@@ -408,7 +398,7 @@ def unread(config: Call) -> list[str]:
         notes.append("float8 with a scale for each row is read as fp8_tensorwise")
     if read := {"selective": "that of attention alone", "memory_budget": "full"}.get(mode):
         notes.append(f"activation_checkpoint.mode {mode} is read as {read}")
-    if others := [name for name in names if name not in PRECISIONS]:
+    if others := [name for name in names if name not in TABLES["converters"]]:
         notes.append(f"model.converters {', '.join(others)}: not read")
     return notes
 
@@ -443,7 +433,7 @@ def stages(launch: Launch) -> dict[str, Any]:
     parts[0].insert(0, "tok_embeddings")
     parts[-1] += ["norm", "lm_head"]
     return {
-        **{setting: int(launch[column]) for column, setting in LESS_LAYERS.items()},
+        **{setting: int(launch[column]) for column, setting in TABLES["less_layers"].items()},
         "pipeline_parallel_degree": int(launch["pp"]),
         "pipeline_parallel_schedule": TORCHTITAN.word("schedule", launch["schedule"])[launch["vpp"] > 1],
         "module_fqns_per_model_part": parts,

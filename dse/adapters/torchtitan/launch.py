@@ -12,19 +12,15 @@ from textwrap import indent
 from typing import Any, Final
 
 from costmodel.errors import DseError, suggestion
-from costmodel.formats.input_files import data_beside
 from dse.adapters.torchtitan import design as torchtitan_design
-from dse.adapters.torchtitan.design import TORCHTITAN, Call, PythonFunctions
+from dse.adapters.torchtitan.design import TABLES, TORCHTITAN, Call, PythonFunctions
 from dse.launches.adapters import ADAPTER_PLACEHOLDERS
 from dse.launches.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text, path_and_part, refuse, with_line
 
-_TABLES: Final[Mapping[str, Mapping[str, Any]]] = data_beside(__file__, "tables.yaml")
-#: Module of torchtitan -> names of it that a configuration needs.
-IMPORTS: Final[Mapping[str, str]] = _TABLES["imports"]
 #: Where the classes are that some designs need alone.
 CLASSES: Final = {
     "components.quantization": tuple(name for names in TORCHTITAN.runs["precision"].words.values() for name in names),
-    **_TABLES["classes"],
+    **TABLES["classes"],
 }
 #: Modules whose products are of another format; those of routers and the vocabulary stay.
 QUANTIZED: Final = ["attention", "feed_forward", "shared_experts"]
@@ -46,7 +42,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     if launch.model.tied_embeddings and launch["pp"] > 1:
         raise NotExpressible(f"pp={launch['pp']}: torchtitan has no stages of a model with tied embeddings")
     predicts = launch.model.mtp_layers > 0 and launch["pp"] * launch["cp"] == 1
-    lost = launch.lost(_TABLES["lost"])
+    lost = launch.lost(TABLES["lost"])
     if launch.model.mtp_layers and not predicts:
         lost.append(f"model: mtp_layers={launch.model.mtp_layers:g}")
     (nodes, gpus), name = launch.nodes, re.sub(r"\W", "_", launch.model.name)
@@ -57,7 +53,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         f"# torchrun --nnodes {nodes} --nproc_per_node {gpus} -m torchtitan.train --module THIS_MODULE --config {name}",
         *(f"# torchtitan has no setting for: {text}" for text in lost),
         "# What the design does not decide, as variables of the environment:",
-        *(f"#   {variable}: {text}" for variable, text in _ENVIRONMENT.items()),
+        *(f"#   {variable}: {text}" for variable, text in {**PLACEHOLDERS, **TABLES["environment"]}.items()),
         *(f"#   {variable}: {text}" for variable, text in ADAPTER_PLACEHOLDERS.items() if launch["lora_rank"]),
         *_import_lines(package, spec + body),
         "",
@@ -68,16 +64,9 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     return "\n".join(lines) + "\n", lost
 
 
-_ENVIRONMENT: Final = {
-    **PLACEHOLDERS,
-    "DATA_PATH": "a name of torchtitan.hf_datasets.text_datasets.DATASETS, such as c4",
-    "TOKENIZER_MODEL": "folder of the tokenizer's files",
-}
-
-
 def _import_lines(package: str, text: str) -> list[str]:
     """Imports for the names in a text."""
-    modules = dict(IMPORTS)
+    modules = dict(TABLES["imports"])
     for module, names in CLASSES.items():
         if used := [name for name in names if re.search(rf"\b{name}\b", text)]:
             modules[module] = ", ".join(sorted(used))

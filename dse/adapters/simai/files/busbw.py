@@ -11,17 +11,12 @@ import re
 from pathlib import Path
 from typing import Final
 
-from costmodel.formats.input_files import Section, parse, plain_text, read_text
+from costmodel.formats.input_files import Section, data_beside, parse, plain_text, read_text
 from dse.adapters.simai.bandwidth import UNDEFINED, Busbw
 
 GROUPS: Final = {"TP": "tp", "DP": "dp", "EP": "ep"}
 MESSAGES: Final = "PP"
-COLLECTIVES: Final = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-}
+COLLECTIVES: Final[dict[str, str]] = data_beside(__file__)["collectives"]
 
 #: A line of upstream's: a name, a comma and the size of a message or nothing, a colon and a value.
 _LINE: Final = re.compile(r"( *)(\w+)( *(?:, *(?:\d[\w.]*)? *)?):(.*)")
