@@ -222,6 +222,6 @@ def nominal_rate(space: Space) -> float:
 
 
 def machine(space: Space, known: Mapping[str, Any]) -> System:
-    """The system of a batch of designs with all columns that need no evaluation."""
-    chosen = {*(p.name for p in space.parameters), *(d.name for d in space.derived)}
+    """The system of a batch of designs with all columns that need no evaluation, or some of them."""
+    chosen = {*(p.name for p in space.parameters), *(d.name for d in space.derived)} & known.keys()
     return space.system.with_quantities({n: known[n] for n in space.system.units() if n in chosen})

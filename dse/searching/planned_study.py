@@ -12,7 +12,7 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from dse.fronts import thinned
 from dse.pricing.evaluated import rules_for
-from dse.pricing.evaluation import untimed_margins
+from dse.pricing.evaluation import may_fit, untimed_margins
 from dse.pricing.workers import Workers
 from dse.searching.batches.loop import Progress
 from dse.searching.exact.exact_front import ExactFront, exact_front
@@ -98,12 +98,7 @@ def closest(space: Space) -> Closest:
 
 def fits(space: Space) -> bool:
     """True if some legal design satisfies all limits without times."""
-    rules = rules_for(space)
-    for designs in _blocks(space):
-        margins = untimed_margins(space, designs, rules)
-        if margins is None or (margins >= 0).all(axis=1).any():
-            return True
-    return False
+    return any(may_fit(space, designs, rules_for(space)).any() for designs in _blocks(space))
 
 
 def _blocks(space: Space) -> Iterator[dict[str, FloatArray]]:

@@ -27,7 +27,7 @@ from costmodel.steps.breakdown import PARTS, ResultTable
 from costmodel.steps.resolve_sharding import least_memory
 from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
 from dse.fronts import as_costs
-from dse.pricing.evaluated import rules_for
+from dse.pricing.evaluated import machine, rules_for
 from dse.pricing.evaluation import transformer_run
 from dse.pricing.workers import Pricer
 from dse.spaces.formulas.expressions import Expression
@@ -306,10 +306,8 @@ class Problem:
 
     def cheapest(self, columns: Mapping[str, FloatArray]) -> FloatArray:
         """(2, boxes) Price and power of a chip with some quantities. [$], [W]"""
-        system = self.pricer.space.system
-        machine = system.with_quantities({n: columns[n] for n in system.units() if n in columns})
-        count = max(values.size for values in columns.values())
-        return np.stack([np.broadcast_to(f(machine), count) for f in (chip_price, chip_power)])
+        chips, count = machine(self.pricer.space, columns), max(values.size for values in columns.values())
+        return np.stack([np.broadcast_to(f(chips), count) for f in (chip_price, chip_power)])
 
     @cached_property
     def least_of_nodes(self) -> list[FloatArray]:
@@ -341,9 +339,7 @@ class Problem:
 
 def breakdown_of(pricer: Pricer, columns: Mapping[str, FloatArray]) -> ResultTable:
     """Evaluate layouts on machines that are given by their quantities."""
-    space = pricer.space
-    system = space.system.with_quantities({n: columns[n] for n in space.system.units() if n in columns})
-    return pricer.rules.step(system, {**space.constants, **columns})
+    return pricer.rules.step(machine(pricer.space, columns), {**pricer.space.constants, **columns})
 
 
 def problem_of(pricer: Pricer) -> Problem | None:

@@ -93,14 +93,14 @@ def certificate(study: BaseStudy, exact: ExactFront) -> Certificate:
     if sought_space(study).fingerprint != exact.space.fingerprint:
         raise DseError(f"study {study.name!r}: searches another space; leave SPACE out to enumerate its own")
     table = sought_designs(study)
-    costs, best = table.front().costs, exact.costs
-    lowest = best_costs(study)
+    costs, best = front_costs(study, table), exact.costs
     key = study.space.legal.key
     seen = {key(params) for block in table.blocks() for params in block.designs()}
     names = [objective.name for objective in study.space.objectives]
     short = match_gaps(costs, best)
     worst = int(np.argmax(short))
-    gaps = regrets(lowest, best)
+    gaps = regrets(costs.min(axis=0), best)
+    better = [None if gap > 0 else 0 for gap in gaps.tolist()] if exact.tally is None else exact.tally.better.tolist()
     return Certificate(
         study=study.name,
         focus=study.plan.focus,
@@ -109,7 +109,7 @@ def certificate(study: BaseStudy, exact: ExactFront) -> Certificate:
         found=sum(key(params) in seen for params in exact.space.decode(exact.designs)),
         of=len(best),
         gaps=dict(zip(names, gaps.tolist(), strict=True)),
-        ranks=dict(zip(names, ranks(exact, gaps), strict=True)),
+        ranks=dict(zip(names, better, strict=True)),
         worst_gap=float(short[worst]),
         worst_missed=exact.records()[worst]["params"] if short[worst] > 0 else None,
     )
@@ -130,15 +130,19 @@ def sought_designs(study: BaseStudy) -> TrialTable:
     return table.take(np.flatnonzero(kept))
 
 
-def best_costs(study: BaseStudy) -> FloatArray:
-    """(objectives,) Least costs of a study's feasible trials, within its focus. [the unit of each]
+def front_costs(study: BaseStudy, table: TrialTable) -> FloatArray:
+    """(designs, objectives) Costs of the front of a study's designs. [the unit of each]
 
-    Raises `DseError` if there is none.
+    Raises `DseError` if none of them is feasible.
     """
-    costs = sought_designs(study).front().costs
-    if not len(costs):
+    if not len(costs := table.front().costs):
         raise DseError(f"study {study.name!r}: no feasible design found, nothing to certify")
-    return np.asarray(costs.min(axis=0), dtype=np.float64)
+    return costs
+
+
+def best_costs(study: BaseStudy) -> FloatArray:
+    """(objectives,) Least costs of a study's feasible trials, within its focus. [the unit of each]"""
+    return np.asarray(front_costs(study, sought_designs(study)).min(axis=0))
 
 
 def regrets(lowest: FloatArray, best: FloatArray) -> FloatArray:
@@ -157,13 +161,6 @@ def match_gaps(costs: FloatArray, best: FloatArray) -> FloatArray:
         scale = np.where(exact == 0, 1.0, np.abs(exact))
         np.maximum(worst, (values - exact[:, np.newaxis]) / scale[:, np.newaxis], out=worst)
     return np.asarray(worst.min(axis=1), dtype=np.float64)
-
-
-def ranks(exact: ExactFront, gaps: FloatArray) -> list[int | None]:
-    """Designs better than the study's best, by objective."""
-    if exact.tally is not None:
-        return [int(count) for count in exact.tally.better]
-    return [None if gap > 0 else 0 for gap in gaps.tolist()]
 
 
 def certified(study: BaseStudy, workers: Workers | None = None, *, method: Method = "auto") -> Certificate:
@@ -213,17 +210,17 @@ def study_bound(
 
     Raises `DseError` if the study has no feasible design, or no bounds are known of its space.
     """
-    lowest, space = best_costs(study), sought_space(study)
+    known, space = front_costs(study, sought_designs(study)), sought_space(study)
     problem = problem_of(Pricer(space, rules_for(space, study.profile)))
     unknown = unbounded(space, "a longer search of another seed shows the designs that this study lacks")
     if problem is None:
         raise unknown
     try:
-        search = Search(problem, workers or Workers(), known=sought_designs(study).front().costs)
+        search = Search(problem, workers or Workers(), known=known)
         search.run(progress, enough=evaluations)
     except BoundBroken:
         raise unknown from None
-    least = np.minimum(search.least(), lowest)
+    lowest, least = known.min(axis=0), search.least()
     signs = [-1.0 if objective.direction == "maximize" else 1.0 for objective in space.objectives]
     return StudyBound(
         study=study.name,

@@ -108,25 +108,6 @@ def concurrency_of(name: str, space: Space) -> int:
     return choice.concurrency if choice.learns or not evaluated_whole(space) else 1
 
 
-class SeenDesigns:
-    """Designs seen before a batch, possibly very many, those that it adds, and all those of other shares."""
-
-    def __init__(self, before: Collection[Key] | Known, share: DesignShare | None) -> None:
-        self._before = before
-        self._share = share
-        self._own: set[Key] = set()
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._own or key in self._before or (self._share is not None and not self._share.has_key(key))
-
-    def __bool__(self) -> bool:
-        return bool(self._own) or bool(self._before)
-
-    def add(self, key: Key) -> None:
-        """Take note of a design."""
-        self._own.add(key)
-
-
 class LegalSampler(BaseSampler):
     """Makes each proposal of another sampler legal, and different from every design before it.
 
@@ -154,9 +135,10 @@ class LegalSampler(BaseSampler):
         self.joint = joint
         self.distributions = {p.name: p.distribution for p in self.parameters}
         self.varying = {name: d for name, d in self.distributions.items() if not d.single()}
-        self.seen = SeenDesigns(seen, share)
+        self.before = seen
+        self.proposed: set[Key] = set()
         self.share = share
-        self.informed = base is not None and (bool(self.seen) or not learns)
+        self.informed = base is not None and (bool(seen) or not learns)
         self.starts = space.starting_points if learns else []
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
@@ -166,20 +148,25 @@ class LegalSampler(BaseSampler):
         # A genetic sampler counts generations as it proposes, so it is asked even where its proposal is unused.
         proposal = self._proposal(self.base, study, trial) if self.base else {}
         legal = self.legal
-        starts = [start for start in self.starts if legal.key(start) not in self.seen]
+        starts = [start for start in self.starts if not self.is_seen(legal.key(start))]
         if starts:
             params = starts[0]
         elif self.informed:
             params = legal.nearest(proposal, self.rng)
         else:
             params = self.drawn()
-        if legal.key(params) in self.seen:
-            new = (near for near in legal.neighbours(params, self.rng) if legal.key(near) not in self.seen)
+        if self.is_seen(legal.key(params)):
+            new = (near for near in legal.neighbours(params, self.rng) if not self.is_seen(legal.key(near)))
             if (neighbour := next(new, None)) is None:
                 raise SpaceExhausted
             params = neighbour
-        self.seen.add(legal.key(params))
+        self.proposed.add(legal.key(params))
         return params
+
+    def is_seen(self, key: Key) -> bool:
+        """True if a design is a trial, possibly one of very many, was proposed, or is of another share."""
+        other_share = self.share is not None and not self.share.has_key(key)
+        return other_share or key in self.proposed or key in self.before
 
     def _proposal(self, base: BaseSampler, study: Study, trial: FrozenTrial) -> Params:
         """The proposal of the base sampler, legal or not."""
@@ -233,7 +220,7 @@ def legal_sampler(
     if custom is not None:
         return LegalSampler(custom, space, np.random.default_rng(seeds), seen=seen, share=share, joint=False)
     choice = sampler_choice(name)
-    more = {} if choice.learns else {**options, "taken": seen if space.inner else (), "share": share}
+    more = {} if choice.learns else {**options, "taken": seen, "share": share}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         base = choice.build(space, rules or rules_for(space), int(seeds.generate_state(1)[0]), **more)

@@ -38,7 +38,7 @@ from costmodel.rules.rules import WorkloadRules
 from costmodel.training.blocks import ASSIGNMENTS
 from dse.fronts import as_costs, low_and_span, most_dominating, non_dominated
 from dse.pricing.evaluated import nominal_rate, rules_for, solves_shardings
-from dse.pricing.evaluation import evaluate
+from dse.pricing.evaluation import evaluate, may_fit
 from dse.pricing.workers import Jobs
 from dse.searching.samplers.archive import BATCH_SIZE, Archive, DesignShare, Key, Known, least_beaten
 from dse.spaces.lattice import MOST_ROWS, Lattice, hashes
@@ -77,6 +77,8 @@ LEAST_GAIN: Final = 1e-9
 
 #: Evaluates designs given as places: costs, less is better; and by how much they exceed each limit, as a share of it.
 Evaluate = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
+#: Says of designs, given as places, which satisfy the limits that need no times.
+Fits = Callable[[FloatArray], BoolArray]
 #: Designs, and logarithms of their costs and uses of limits.
 Effects = tuple[FloatArray, FloatArray]
 #: Designs with their costs and violations.
@@ -86,9 +88,12 @@ Evaluated = tuple[FloatArray, FloatArray, FloatArray]
 class Screening:
     """The search for the designs of one batch."""
 
-    def __init__(self, lattice: Lattice, evaluate: Evaluate, archive: Archive, budget: int, rng: Generator) -> None:
+    def __init__(
+        self, lattice: Lattice, evaluate: Evaluate, fits: Fits, archive: Archive, budget: int, rng: Generator
+    ) -> None:
         self.lattice = lattice
         self.evaluate = evaluate
+        self.fits = fits
         self.archive = archive
         self.budget = budget
         self.rng = rng
@@ -229,10 +234,13 @@ class Screening:
         Returns the number of evaluated designs. [-]
         """
         before, self._unsurveyed = self.evaluated, False
-        for number, component in enumerate(self.lattice.space.legal.components):
+        components = self.lattice.space.legal.components
+        for number, component in enumerate(components):
             if component.rows > MOST_ROWS:
                 most = min(component.rows, SURVEYED * self.budget)
                 places = self.lattice.with_rows(best, component, self.rng.permutation(component.rows)[:most])
+                if len(components) == 1:  # else other components may satisfy the limits
+                    places = places[self.fits(places)]
                 self._surveyed[number] = places, logarithms(*self._noted(places))
         return self.evaluated - before
 
@@ -315,7 +323,7 @@ class ScreeningSampler(BaseSampler):
     Random numbers follow from `seed` and the number of the batch. [-] Batches have `batch_size` trials; for each,
     `designs_per_trial` designs are evaluated by `rules`, by default the number that takes some milliseconds. [-]
     `focus` is a condition that designs have to satisfy, such as ``step_time < 15 s``. Designs come from `share`
-    (default: all) and the starting points; of a space with exact parameters, outer designs in `taken` are excluded.
+    (default: all) and the starting points, without those in `taken`; of a space with exact parameters, outer designs.
 
     >>> space = Space.load("gpt3_175b_1024_a100")
     >>> study = optuna.create_study(directions=["minimize", "minimize"], sampler=ScreeningSampler(space))
@@ -382,7 +390,7 @@ class ScreeningSampler(BaseSampler):
         number, archive = memory["batches"], self._archive(memory)
         rng = np.random.default_rng(SeedSequence([self.seed, number]))
         budget = self.designs_per_trial * self.batch_size * (1 if number else FIRST_BATCH)
-        search = Screening(self.lattice, self.evaluated, archive, budget, rng)
+        search = Screening(self.lattice, self.evaluated, self.fits, archive, budget, rng)
         starts = self._starts[len(self._starts) if self.share else memory["starts"] :][: self.batch_size]
         archive = search.run(RESERVE, starts)
         chosen, archive = self._chosen(archive, starts)
@@ -426,6 +434,10 @@ class ScreeningSampler(BaseSampler):
         rows = np.arange(len(places))
         rows += np.nan_to_num(times, nan=np.inf).reshape(-1, len(places)).argmin(axis=0) * len(places)
         return costs[rows], evaluation.violations[rows]
+
+    def fits(self, places: FloatArray) -> BoolArray:
+        """(designs,) Which designs satisfy all limits; all where a limit needs times."""
+        return may_fit(self.space, self.lattice.columns(places), self.rules)
 
     @cached_property
     def _screened(self) -> Space:
@@ -485,8 +497,6 @@ class ScreeningSampler(BaseSampler):
 
     def _owners(self, places: FloatArray) -> tuple[IntArray, BoolArray]:
         """Numbers that tell outer designs apart, and whether these are trials already, (designs,) each."""
-        if not self.space.inner:
-            return np.arange(len(places)), np.zeros(len(places), dtype=bool)
         outer = [at for at, parameter in enumerate(self.space.parameters) if not parameter.exact]
         _, first, owners = np.unique(places[:, outer], axis=0, return_index=True, return_inverse=True)
         designs = self.space.decode(self.lattice.columns(places[first]))
