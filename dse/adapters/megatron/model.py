@@ -103,8 +103,8 @@ def model_settings(model: ModelShape) -> dict[str, Any]:
 
 
 def provider(model: ModelShape) -> str:
-    """The provider of Megatron-Bridge for a model that Megatron-LM has no settings for; "" of other models."""
-    return next(iter(conditions_met(KEYS["providers"], model)), "")
+    """The provider or specification of Megatron-Bridge for a model that Megatron-LM has no settings for; else ""."""
+    return next(iter(conditions_met({name: row["models"] for name, row in KEYS["providers"].items()}, model)), "")
 
 
 def hybrid_pattern(model: ModelShape) -> str:
@@ -153,7 +153,7 @@ def _positions(model: ModelShape) -> dict[str, Any]:
 def _layer_settings(model: ModelShape) -> dict[str, Any]:
     """Settings of the attention and the experts of each layer."""
     settings, every = dict[str, Any](), int(model.full_attention_every)
-    if 0 < model.window < model.seq_len or provider(model):
+    if 0 < model.window < model.seq_len or "Gemma" in provider(model):
         settings["window_size"] = f"{model.window - 1:g},0"  # keys before the query's own
         settings |= {"window_attn_skip_freq": every} if every else {}
     if model.linear_attention == "gated_delta_net":
@@ -207,7 +207,8 @@ def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
         raise DseError(f"it does not say {', '.join(missing)}")
     given = {**KEYS["defaults"], **settings}
     fields: dict[str, Any] = {f: float(given[s]) for s, f in NUMBERS.items() if s in settings}
-    gated = any(given.get(word) for word in ("provider", "swiglu", "quick_geglu"))
+    gated = bool(given.get("swiglu") or given.get("quick_geglu"))
+    fields["activation"] = "squared_relu" if given.get("squared_relu") else "silu" if gated else "gelu"
     if "ffn_hidden_size" not in settings:
         hidden = fields["hidden_size"]
         fields["ffn_hidden_size"] = float(int(4 * hidden * 2 / 3 / 64) * 64) if gated else 4 * hidden
@@ -224,8 +225,6 @@ def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
     learned = positions_word == "learned_absolute"
     positions = float(given.get("max_position_embeddings", fields["seq_len"]))
     biases = bool(given.get("add_bias_linear", True))
-    usual = "gelu" if "provider" in given or not gated else "silu"
-    fields["activation"] = "squared_relu" if given.get("squared_relu") else usual
     return ModelShape(
         **{**fields, **_vocabulary(given)},
         name=name,
@@ -245,7 +244,6 @@ def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
 def _read_numerics(given: Mapping[str, Any], *, mla: bool) -> Numerics:
     """Numerics that settings give, with Megatron-LM's defaults."""
     constants = {field: given[setting] for setting, field in NUMERICS.items() if setting in given}
-    constants |= {"gate": "geglu", "embedding_scale": True} if given.get("provider") else {}
     if constants.get("router_balance", BALANCES[0]) not in BALANCES:
         constants |= {"router_balance": BALANCES[0], "router_aux_loss": 0.0}
     kind, rope = given.get("position_embedding_type"), given.get("rope_type", "yarn" if mla else "rope")
@@ -260,7 +258,7 @@ def _read_numerics(given: Mapping[str, Any], *, mla: bool) -> Numerics:
         factor = given["rotary_seq_len_interpolation_factor"]
         constants |= {"rotary_scaling": "linear", "rotary_scaling_factor": factor}
     constants |= {"gate": "quick_geglu"} if given.get("quick_geglu") else {}
-    return Numerics(**constants)
+    return Numerics(**constants | KEYS["providers"][given.get("provider", "")]["numerics"])
 
 
 def usual_vocabulary(given: Mapping[str, Any]) -> tuple[float, str]:
@@ -331,7 +329,10 @@ def _hybrid_fields(given: Mapping[str, Any], fields: Mapping[str, float]) -> dic
 def _layers(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str, Any]:
     """Fields of the attention of each layer."""
     streams = float(given.get("mhc_num_residual_streams", 4)) if given.get("enable_mhc_connections") else 1.0
-    columns: dict[str, Any] = {"num_residual_streams": streams, "norms_per_layer": 4.0 if "provider" in given else 2.0}
+    columns: dict[str, Any] = {
+        "num_residual_streams": streams,
+        **KEYS["providers"][given.get("provider", "")]["fields"],
+    }
     if "window_size" in given:
         before = re.findall(r"-?[0-9]+", str(given["window_size"]))
         if not before:

@@ -62,7 +62,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     nodes, gpus = launch.nodes
     hybrid, latent = "hybrid_layer_pattern" in settings, settings.get("multi_latent_attention")
     name = "HybridModelProvider" if hybrid else "MLAModelProvider" if latent else settings.get("provider", "")
-    provider = f", with {name} as its model" if name else ""
+    provider = f", with {name} as its model" if name.endswith("Provider") else ""
     program = "finetune.py" if peft else "pretrain.py"
     lines = [
         f"# {launch.heading} on {launch.world_size:,} chips, for {VERSION}:",
@@ -115,6 +115,8 @@ def _provided(left: dict[str, Any]) -> dict[str, Any]:
     numerics = {setting: left.pop(setting) for setting in KEYS["provider_settings"] if setting in left}
     if not (name := numerics.pop("provider", "")):
         return {}
+    if "layer_spec" in name:
+        return {"transformer_layer_spec": NAMES["layer_spec"]}
     left["geglu"], every = left.pop("quick_geglu"), left.pop("window_attn_skip_freq")
     scale = numerics.pop("query_pre_attn_scalar", left["kv_channels"])
     if name == "Gemma2ModelProvider":
@@ -131,11 +133,12 @@ def _provided(left: dict[str, Any]) -> dict[str, Any]:
 def _of_provider(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """A configuration of a provider of Gemma with the keys of other models; others as they are."""
     model = content["model"]
-    marked = (name for name, usual in NAMES["providers"].items()
-              if name in str(model.get("_target_")) or next(iter(usual)) in model)  # fmt: skip
+    said = f"{model.get('_target_')} {model.get('transformer_layer_spec')}"
+    marked = (name for name, usual in NAMES["providers"].items() if name in said or {*[*usual][:1]} & {*model})
     if not (name := next(marked, "")):
         return content
-    model = {**NAMES["providers"][name], **model, "provider": name}
+    model = {**NAMES["providers"][name], **model, "provider": name.replace("olmoe", "minimax_m2")}
+    model.pop("transformer_layer_spec", None)
     if kinds := model.pop("interleaved_attn_pattern", None):
         local, base = model["rotary_base"]
         model |= {"window_size": [model["window_size"] - 1, 0], "window_attn_skip_freq": sum(kinds),
