@@ -256,10 +256,6 @@ class UniqueRows:
         """The rows of a table of points."""
         return table if self.places is None else taken(table, self.rows)
 
-    def pick(self, values: AnyArray) -> AnyArray:
-        """The rows of an array of points, which are its first axis."""
-        return values if self.places is None else values[self.rows]
-
     def each(self, values: AnyArray) -> AnyArray:
         """An array of rows, its first axis, with the row of each point."""
         return values if self.places is None else values[self.places]

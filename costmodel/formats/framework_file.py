@@ -15,7 +15,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from math import nan
 from pathlib import Path
 from typing import Any, Final
@@ -183,12 +183,6 @@ def load_framework(name_or_path: str | Path, base: Path | None = None) -> Framew
     return _read(name_or_path, base)
 
 
-@cache
-def _shipped(name: str) -> Framework:
-    """A built-in framework, or a release of it."""
-    return _read(name, None)
-
-
 def _read(name_or_path: str | Path, base: Path | None) -> Framework:
     """A framework from its file."""
     other = _software(str(name_or_path))
@@ -200,6 +194,10 @@ def _read(name_or_path: str | Path, base: Path | None) -> Framework:
     framework = Framework(*texts, given, otherwise, unstated, releases, **_abilities(section, name))
     section.source.finish()
     return replace(framework, unstated={**unstated, **other.get("unstated", {})}) if other else framework
+
+
+#: Built-in frameworks, and releases of them, read once.
+_shipped = cache(partial(_read, base=None))
 
 
 def _opened(name_or_path: str | Path, base: Path | None) -> tuple[str, Section]:

@@ -201,6 +201,10 @@ def dump(data: Mapping[str, Any], *, compact: bool = False) -> str:
     return str(yaml.dump(dict(data), Dumper=_Dumper, width=120, **options))
 
 
+#: Mistakes that one message tells, and mistakes from which a file is not read on.
+MOST_LISTED_MISTAKES, MOST_MISTAKES = 20, 1000
+
+
 @dataclass
 class Source:
     """One text, where its parts stand, and the mistakes found in it so far."""
@@ -211,19 +215,24 @@ class Source:
 
     def mistake(self, at: Location, what: str) -> None:
         """Note that the part at `at` is wrong."""
-        near = next((at[:n] for n in range(len(at), -1, -1) if at[:n] in self.lines), ())
-        line = self.lines.get(near, 0)
+        line = next((self.lines[at[:n]] for n in range(len(at), -1, -1) if at[:n] in self.lines), 0)
         where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in at).lstrip(".").replace("\n", "\\n")
-        file = f"{self.name}:{line}" if line else self.name
-        self.mistakes.append((line, f"{file}: {where + ': ' if where else ''}{shortened(what)}"))
+        self.note(line, f"{where + ': ' if where else ''}{what}")
+
+    def note(self, line: int, what: str) -> None:
+        """Note that a line, counted from 1, is wrong; 0 where it is unknown."""
+        self.mistakes.append((line, f"{self.name}{f':{line}' if line else ''}: {shortened(what)}"))
+        if len(self.mistakes) >= MOST_MISTAKES:
+            self.finish()
 
     def finish(self) -> None:
-        """Raise the mistakes that were noted, if there are any.
-
-        Raises `DseError` with one line for each mistake, in the order of the file.
-        """
+        """Raise noted mistakes as one `DseError`, with a line for each of the first in the order of the file."""
         if self.mistakes:
-            raise DseError("\n".join(dict.fromkeys(text for _, text in sorted(self.mistakes))))
+            listed = [*dict.fromkeys(text for _, text in sorted(self.mistakes))]
+            if (more := len(listed) - MOST_LISTED_MISTAKES) > 0:
+                least = "at least " * (len(self.mistakes) >= MOST_MISTAKES)
+                listed[MOST_LISTED_MISTAKES:] = [f"{self.name}: and {least}{more} more mistakes"]
+            raise DseError("\n".join(listed))
 
 
 def exact_text(path: Path, expected: str, *, largest: int = LARGEST_WRITTEN) -> str:

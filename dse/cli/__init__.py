@@ -44,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stdout is None:
         say("output: closed")
         return FAILED
-    replace_unprintable()
+    for stream in (sys.stdout, sys.stderr):  # a terminal shows ? for characters that it lacks, such as those of bars
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         with interruptible():
             return run_command(sys.argv[1:] if argv is None else argv)
@@ -120,13 +122,6 @@ def crash_report(error: Exception) -> str:
     ) as file:
         file.write(report)
     return file.name
-
-
-def replace_unprintable() -> None:
-    """Print a question mark where a terminal cannot show a character, such as those of bars."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
 
 
 class PrintVersion(argparse.Action):

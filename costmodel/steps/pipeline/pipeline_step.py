@@ -308,7 +308,8 @@ def simulated_pipelines(design: DesignPoints, passes: TimedPasses) -> PipelineRa
     sizes = [getattr(design, name) for name in SIZES]
     tables = {field.name: getattr(passes, field.name) for field in fields(passes)}
     unique = UniqueRows.of(*sizes, *(column for table in tables.values() for column in np.atleast_2d(table.T)))
-    unique_passes = TimedPasses(**{name: unique.pick(table) for name, table in tables.items()})
+    rows = slice(None) if unique.places is None else unique.rows
+    unique_passes = TimedPasses(**{name: table[rows] for name, table in tables.items()})
     return unique.spread(pipeline_ranks(design_pipelines(unique.take(design), unique_passes)))
 
 

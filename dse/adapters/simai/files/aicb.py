@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.errors import DseError, shortened, suggestion
-from costmodel.formats.input_files import data_beside, exact_text, plain_text
+from costmodel.errors import DseError, suggestion
+from costmodel.formats.input_files import Source, data_beside, exact_text, plain_text
 from dse.adapters.simai.bandwidth import REVISIONS, Revision
 from dse.adapters.simai.time import ALL_REDUCE, SimaiReport, raised, silent
 from dse.adapters.simai.workload_rows import COLLECTIVES, DEFAULT_GROUPS, GROUPS, Parallelism, StepRows
@@ -53,8 +53,6 @@ _WHOLE: Final = re.compile(r"[0-9]{1,40}")
 _DECIMAL: Final = re.compile(r"[0-9]{1,40}(?:\.[0-9]{0,40})?")
 #: Numbers from here on are not exact in seconds and back. [ns], [B]
 TOO_LARGE: Final = 2.0**50
-#: Mistakes that one message tells, and mistakes from which a file is not read on.
-MOST_LISTED_MISTAKES, MOST_MISTAKES = 20, 1000
 #: Largest file and header [B], and most different rows of a file.
 LARGEST, LONGEST_HEADER, MOST_ROWS = 64 << 20, 1 << 20, 200_000
 
@@ -71,43 +69,23 @@ class _Row:
     delay: float
 
 
-class AicbReader:
+class AicbReader(Source):
     """Reads the parts of a file and notes every mistake with its line."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.mistakes: list[tuple[int, str]] = []
-
-    def mistake(self, line: int, what: str) -> None:
-        """Note a mistake on a line, counted from 1."""
-        self.mistakes.append((line, f"{self.name}:{line}: {shortened(what)}"))
-        if len(self.mistakes) == MOST_MISTAKES:
-            self.finish()
-
-    def finish(self) -> None:
-        """Raise the noted mistakes, in the order of the lines."""
-        if not self.mistakes:
-            return
-        listed = [text for _, text in sorted(self.mistakes, key=lambda mistake: mistake[0])]
-        if (more := len(listed) - MOST_LISTED_MISTAKES) > 0:
-            least = "at least " * (len(listed) == MOST_MISTAKES)
-            listed[MOST_LISTED_MISTAKES:] = [f"{self.name}: and {least}{more} more mistakes"]
-        raise DseError("\n".join(listed))
 
     def header(self, line: str) -> tuple[str, dict[str, str]]:
         """Training loop and tokens, from the first line."""
         loop, *words = line.split() or [""]
         if loop not in (TRAINING, MICRO):
-            self.mistake(1, f"{loop!r}: expected a training loop, {TRAINING} or {MICRO}")
+            self.note(1, f"{loop!r}: expected a training loop, {TRAINING} or {MICRO}")
         tokens: dict[str, list[str]] = {}
         current: list[str] | None = None
         for word in words:
             if word.endswith(":") or word == PP_COMM:
                 if word in tokens:
-                    self.mistake(1, f"{word} given twice")
+                    self.note(1, f"{word} given twice")
                 current = tokens[word] = []
             elif current is None:
-                self.mistake(1, f"{word!r}: expected a token with a colon, such as '{TP}: 8'")
+                self.note(1, f"{word!r}: expected a token with a colon, such as '{TP}: 8'")
             else:
                 current.append(word)
         return loop, {token: " ".join(values) for token, values in tokens.items()}
@@ -129,19 +107,19 @@ class AicbReader:
             if len(known) > MOST_ROWS:
                 raise DseError(f"{self.name}: more than {MOST_ROWS:,} different rows")
         if not _WHOLE.fullmatch(written):
-            self.mistake(2, f"{written!r}: expected the number of rows")
+            self.note(2, f"{written!r}: expected the number of rows")
         elif float(written) != rows_read:
-            self.mistake(2, f"{written} rows are declared, and {rows_read} are there")
+            self.note(2, f"{written} rows are declared, and {rows_read} are there")
         return rows
 
     def row(self, number: int, line: str) -> _Row | None:
         """Row of a line, checked field by field; None where it does not have the fields of one."""
         fields = line.split()
         if len(fields) != FIELDS:
-            self.mistake(number, f"{len(fields)} fields; expected {FIELDS}")
+            self.note(number, f"{len(fields)} fields; expected {FIELDS}")
             return None
         if fields[1] != "-1":
-            self.mistake(number, f"dependency: {fields[1]!r}: expected -1, the only one that is understood")
+            self.note(number, f"dependency: {fields[1]!r}: expected -1, the only one that is understood")
         codes = [self.collective(number, column, fields[column]) for column in (3, 6, 9)]
         groups = [
             code[1] if code[1] >= 0 else GROUPS.index(usual) for code, usual in zip(codes, DEFAULT_GROUPS, strict=True)
@@ -158,7 +136,7 @@ class AicbReader:
     def collective(self, number: int, field: int, word: str) -> tuple[int, int]:
         """Codes of a collective and of its group, -1 for the usual one of the pass."""
         if word not in KNOWN:
-            self.mistake(number, f"field {field + 1}: {word!r}: unknown collective{suggestion(word, KNOWN)}")
+            self.note(number, f"field {field + 1}: {word!r}: unknown collective{suggestion(word, KNOWN)}")
             return 0, -1
         suffix = next((suffix for suffix in SUFFIXES if word.endswith(suffix)), "")
         code = COLLECTIVES.index(SPELLED[word.removesuffix(suffix)])
@@ -167,7 +145,7 @@ class AicbReader:
     def whole(self, number: int, field: int, word: str, digits: re.Pattern[str], unit: str) -> float:
         """A whole number of ns or bytes; AICB's divisions leave a fraction of a byte, which does not count."""
         if not digits.fullmatch(word) or float(word) >= TOO_LARGE:
-            self.mistake(number, f"field {field + 1}: {word!r}: expected a whole number of {unit} from 0 to 2^50")
+            self.note(number, f"field {field + 1}: {word!r}: expected a whole number of {unit} from 0 to 2^50")
             return 0.0
         return float(np.floor(float(word)))
 
@@ -179,7 +157,7 @@ class AicbReader:
         for token in needed:
             if token not in tokens:
                 where = " where a collective ends in _DP_EP" * (token == EP)
-                self.mistake(1, f"{token}: missing; every reader needs it{where}")
+                self.note(1, f"{token}: missing; every reader needs it{where}")
         for token in (CHECKPOINTS, INITIATES):
             self.marks(token, tokens.get(token, "0"))
         columns: dict[str, Any] = {"tp": np.nan, "pp": np.nan}
@@ -192,14 +170,14 @@ class AicbReader:
         """Check a token that says how many rows it names, and which."""
         count, *rows = written.split() or [""]
         if not all(map(_WHOLE.fullmatch, (count, *rows))) or float(count) != len(rows):
-            self.mistake(1, f"{token}: {written!r}: expected a count and as many rows, such as '1 6', or 0")
+            self.note(1, f"{token}: {written!r}: expected a count and as many rows, such as '1 6', or 0")
 
     def token(self, token: str, written: str) -> float:
         """Value of a token; a size may be written with a decimal point."""
         lowest = 0 if token == PP_COMM else 1
         value = float(written) if _DECIMAL.fullmatch(written) else np.nan
         if not (lowest <= value < TOO_LARGE) or (token != PP_COMM and not value.is_integer()):
-            self.mistake(1, f"{token}: {written!r}: expected a whole number from {lowest}")
+            self.note(1, f"{token}: {written!r}: expected a whole number from {lowest}")
         return float(np.floor(value))
 
 
