@@ -28,10 +28,9 @@ from dse.adapters.xla.text.module import (
 
 
 def eager_order(computation: Computation, given: frozenset[int] = frozenset()) -> list[Instruction]:
-    """An order of instructions in which those that free memory run as soon as they can.
+    """An order of instructions in which views, and those that free memory, run as soon as they can.
 
-    `given` are the arrays of the result, numbered through tuples, that live in the memory of a parameter. Views come as
-    early as possible.
+    `given` are the arrays of the result, numbered through tuples, that live in the memory of a parameter.
     """
     return _with_names(computation, _Schedule(computation, given).order())
 

@@ -108,8 +108,7 @@ def may_share(operand: Instruction, user: Instruction, output: int) -> bool:
 
     `output` is the number of the array of `user`, counted through tuples in order.
 
-    XLA's rule: shape and layout must be the same, and each element must come from the same element, through
-    all of a fusion.
+    XLA's rule: the same shape and layout, and each element from the same element, through all of a fusion.
     """
     target = list(user.shape.leaves())[output]
     if user.opcode == "copy" or operand.opcode == "constant" or operand.shape.is_tuple:

@@ -125,8 +125,7 @@ def reserved(liveness: Liveness, *, tpu_kernels: int = 0) -> Reserved:
     with the operand that its maker reads last, if the maker works element by element, and is packed into the smallest
     gap, by size or by length of life, in the order that takes less. Alignment is left out. On a TPU, whose kernels are
     counted, temporary arrays do not use donated memory, are packed only by length of life, and each kernel adds memory,
-    none if no array is on the heap; numbers are elsewhere. The interval has the ends of `TPU_HEAP` for arrays, and up
-    to `MOST_CODE` for each kernel.
+    none if no array is on the heap; numbers are elsewhere. `TPU_HEAP` and `MOST_CODE` give the ends of the interval.
     """
     places = _Places(max((array.end for buffer in liveness.buffers for array in buffer.arrays), default=0))
     heap: list[Buffer] = []
@@ -188,16 +187,17 @@ def _chunks(buffers: Iterable[Buffer]) -> Iterator[_Chunk]:
 def _height(chunks: Sequence[_Chunk]) -> int:
     """Memory that chunks take, each put into the smallest gap that holds it at all its times. [B]"""
     count = sum(len(chunk.taken) for chunk in chunks)
-    start, end, low, high = np.zeros((4, count), dtype=np.int64)
+    start, end = np.zeros((2, count), dtype=np.int32)
+    low, high = np.zeros((2, count), dtype=np.int64)
     placed = height = 0
     for chunk in chunks:
         living = np.zeros(placed, dtype=bool)
         for first, last in chunk.taken:
             living |= (start[:placed] <= last) & (end[:placed] >= first)
-        order = np.argsort(low[:placed][living])
-        tops = np.maximum.accumulate(high[:placed][living][order])
-        floors = np.concatenate([[0], tops])
-        gaps = np.concatenate([low[:placed][living][order], [_ENDLESS]]) - floors
+        rows = np.flatnonzero(living)
+        rows = rows[np.argsort(low[rows])]
+        floors = np.concatenate([[0], np.maximum.accumulate(high[rows])])
+        gaps = np.concatenate([low[rows], [_ENDLESS]]) - floors
         gaps[gaps < chunk.bytes] = _ENDLESS
         at = int(floors[gaps.argmin()] if gaps.min() < _ENDLESS else floors[-1])
         for first, last in chunk.taken:

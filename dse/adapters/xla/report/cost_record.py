@@ -348,10 +348,7 @@ def sums_table(rows: Sequence[Record], what: str) -> Table:
 
 
 def heaviest_columns(rows: Sequence[Record], width: int) -> list[Column]:
-    """Columns of kernels, with the end of their names in the program where there is room.
-
-    Names give way to numbers, which are never cut.
-    """
+    """Columns of kernels; names, also those in the program, have the room that numbers leave."""
     phases = [row["phase"] for row in rows]
     shown = [Column("phase", ("phase",), phases, 2, left=True)] if set(phases) - {"unknown"} else []
     shown += [

@@ -39,11 +39,7 @@ class LoopBody:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Streams:
-    """A program's kernels and messages in the order in which they start.
-
-    Kernels run one after the other, and messages on a second stream, also one after the other. A loop is one entry
-    among the kernels; one with messages has both streams to itself.
-    """
+    """A program's kernels, loops and messages in the order in which they start."""
 
     whole: LoopBody
     messages: frozenset[int]

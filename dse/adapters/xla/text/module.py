@@ -1,9 +1,7 @@
 """An HLO module as it is written: its instructions by name, computations of them, and how often each runs.
 
 The table of opcodes follows the counts of XLA's cost analysis. The value of an instruction is a tree of arrays, in the
-form of its shape.
-
-The spellings of `replica_groups` become explicit lists of the devices that talk to each other.
+form of its shape. Spellings of `replica_groups` become explicit lists of the devices that talk to each other.
 """
 
 from __future__ import annotations

@@ -144,11 +144,16 @@ _ARROW: Final = re.compile(r"\s*->")
 _OPEN: Final = re.compile(r"\s*\{")
 _INSTRUCTION: Final = re.compile(rf"\s*(ROOT\s+)?{_NAME}\s*=\s*")
 _OPCODE: Final = re.compile(r"\s*([a-z][\w\-]*)(?=\()")
+_NAMES: Final = re.compile(r"\(([\s%,\w.\-]+)\)")
 _OPERAND: Final = re.compile(rf"\s*{_NAME}\s*(?=[,)])")
 _ATTRIBUTE: Final = re.compile(r"\s*,\s*([A-Za-z_][\w\-]*)\s*=\s*")
 _MESH: Final = re.compile(r"@?mesh[\w.]*\s*\[[^\]]*\]\s*(?:,\s*device_ids\s*=\s*\([^()]*(?:\([^()]*\)[^()]*)*\)\s*)?")
 #: More digits than a number of any program has.
 _LONG_NUMBER: Final = re.compile(r"\d{1000}")
+#: A value without brackets, or with one pair; strings without their quotes.
+_SIMPLE: Final = re.compile(
+    rf'(?:"((?:[^"\\]|\\.)*+)"|\{{(?:[^{{}}\[\]()"]|{_STRING})*+\}}|[^\s,{{}}\[\]()"]++)(?=[\s,}}])', re.DOTALL
+)
 _PLAIN: Final = re.compile(r"[^\s,{}\[\]()\"]+")
 _CALLEE: Final = re.compile(_NAME)
 
@@ -181,12 +186,12 @@ def parse(text: str, name: str) -> Module:
 _METADATA: Final = re.compile(rf", metadata=\{{(?:[^{{}}\"]|{_STRING})*+\}}")
 _OP_NAME: Final = re.compile(rf"op_name={_STRING}")
 #: Calls whose computations show the names of their instructions; instructions that read their own name.
-_SHOWING: Final = re.compile(r"\b(?:call|while|conditional|async-start)\([^\n]*")
-_NAMED: Final = re.compile(rf"\b(?:call|while|conditional|async|{'|'.join(sorted(COLLECTIVES))})[\w-]*\(")
-_PRODUCT: Final = re.compile(r"\b(?:dot|convolution)\(")
+_SHOWING: Final = re.compile(r"(?:call|while|conditional|async-start)\([^\n]*")
+_NAMED: Final = COLLECTIVES | {"async", "call", "conditional", "while"}
+_PRODUCTS: Final = frozenset(("convolution(", "dot(", "ragged-dot(", "scaled-dot("))
 _MADE: Final = re.compile(r"%([A-Za-z_][\w.\-]*) = ")
 _USED: Final = re.compile(r"%([A-Za-z_][\w.\-]*)")
-_BARE: Final = re.compile(r"[A-Za-z_][\w.\-]*+(?!\()")
+_WORD: Final = re.compile(r"[A-Za-z_][\w.\-]*+\(?")
 
 
 class _Parser:
@@ -363,12 +368,12 @@ class _Parser:
         made = {made: number for number, made in enumerate(_MADE.findall(written))}
         names = _USED.findall(written)
         others = [self.equal.get(name) for name in names if name not in made]
-        if '"' in written or None in others or _NAMED.search(written):
-            return None
         nameless = _USED.sub("%", written)
-        if not made.keys().isdisjoint(_BARE.findall(nameless)):
+        words = {*_WORD.findall(nameless)}
+        named = any(parts(word[:-1])[0] in _NAMED for word in words)
+        if '"' in written or None in others or named or not words.isdisjoint(made):
             return None
-        passes = _OP_NAME.findall(body) if _PRODUCT.search(written) else ["transpose(" in body]
+        passes = ["transpose(" in body] if words.isdisjoint(_PRODUCTS) else _OP_NAME.findall(body)
         return nameless, tuple(made.get(name, -1) for name in names), tuple(others), tuple(passes)
 
     def body(self, name: str) -> Computation:
@@ -425,8 +430,12 @@ class _Parser:
 
     def operands(self, defined: dict[str, Instruction]) -> tuple[Instruction, ...]:
         """``(f32[2] a, b)``: names, with or without their shapes."""
+        start, plain = self.at, self.match(_NAMES)
+        names = [name.strip().removeprefix("%") for name in plain[1].split(",")] if plain else [""]
+        if all(map(defined.__contains__, names)):
+            return tuple(map(defined.__getitem__, names))
         operands: list[Instruction] = []
-        self.at += 1
+        self.at = start + 1
         while not self.taken(")"):
             if operands and not self.taken(","):
                 self.fail("expected ',' or ')'")
@@ -455,9 +464,9 @@ class _Parser:
 
     def value(self) -> str:
         """The value of an attribute: a string without its quotes, else the text up to a comma or a blank."""
-        start, character = self.at, self.peek()
-        if character == '"':
-            return self.balanced()[1:-1]
+        start = self.skip_space()
+        if simple := self.match(_SIMPLE):
+            return simple[0] if simple[1] is None else simple[1]
         if self.match(_MESH):
             self.skip_space()
         while ((character := self.text[self.at : self.at + 1]) and character in '{[("') or self.match(_PLAIN):

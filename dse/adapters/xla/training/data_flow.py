@@ -2,8 +2,6 @@
 
 `graph` has the dependencies of kernels; here fusions are opened, an array that a loop carries is its initial value or
 the one that the loop's body makes, and a choice has the values of all of its branches.
-
-Operations have classes: those that pass elements on, sum, scale, or multiply matrices.
 """
 
 from __future__ import annotations

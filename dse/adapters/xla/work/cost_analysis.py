@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from math import prod
 from typing import Final, Literal, NamedTuple
 
@@ -204,7 +204,7 @@ def _fusion_access(fusion: Instruction, starts: Starts) -> Access:
         return access(alone)
     roots = body.root.operands if body.root.opcode == "tuple" else (body.root,)
     constants = [instruction.shape for instruction in body.instructions if instruction.opcode == "constant"]
-    read = sum(_Users(body, starts).parameter_bytes()) + sum(shape.bytes for shape in constants if shape.size > 1)
+    read = _parameter_bytes(body, starts) + sum(shape.bytes for shape in constants if shape.size > 1)
     written = (root.operands[1] if root.opcode == "dynamic-update-slice" else root for root in roots)
     return Access(read, sum(array.shape.bytes for array in written))
 
@@ -215,6 +215,11 @@ def gather_or_scatter(instruction: Instruction) -> Instruction | None:
         return None
     inner = instruction.called[0].instructions
     return next((instruction for instruction in inner if instruction.opcode in ("gather", "scatter")), None)
+
+
+@lru_cache(maxsize=1024)
+def _parameter_bytes(body: Computation, starts: Starts) -> int:
+    return sum(_Users(body, starts).parameter_bytes())
 
 
 class _Users:

@@ -93,11 +93,9 @@ class WindowDimension:
 
 
 def window_of(instruction: Instruction) -> list[WindowDimension]:
-    """An instruction's window; [] where it has none.
+    """An instruction's window, such as ``{size=3x3 pad=1_1x0_2 stride=2x2 lhs_dilate=1x4}``; [] where it has none.
 
     Raises `DseError` if the text of it makes no sense.
-
-    For example ``{size=3x3 pad=1_1x0_2 stride=2x2 lhs_dilate=1x4 rhs_dilate=2x1}``
     """
     fields = dict(_FIELD.findall(instruction.attributes.get("window", "")))
     if "size" not in fields:
