@@ -323,6 +323,8 @@ class Software(MachinePart):
     fragmentation: FloatArray = column("-", 0)
     #: Share of launches that wait for the kernel before: all of them where a program synchronizes each time.
     blocking_launches: FloatArray = column("-", 0, high=1)
+    #: 1: tensor-parallel groups gather operands of products in their format, scales aside; 0: in 16 bits.
+    narrow_gathers: FloatArray = column("-", 0, high=1)
     #: Work of the host for one collective, over that for a kernel.
     collective_launches: FloatArray = column("-", 1)
     #: The same of a tensor-parallel collective in a pipeline over several nodes, for each rank of its group.

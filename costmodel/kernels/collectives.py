@@ -186,14 +186,8 @@ class CollectiveCost:
 def exposed_time(time: FloatArray, overlapped: FloatArray, chip: Chip, kind: str) -> FloatArray:
     """Time of a collective that overlaps with kernels in part: the exposed rest, and the cores that it takes. [s]
 
-    Parameters
-    ----------
-    time, overlapped : (points,) array
-        Of the collective, in all and overlapped with kernels. [s]
-    chip : Chip
-        Whose cores.
-    kind : str
-        Of communication: "tp", "cp", "ep", "dp".
+    `overlapped` is the part of its `time` that overlaps, (points,). [s] `kind` of communication is "tp", "cp", "ep" or
+    "dp".
     """
     return time - overlapped + overlapped * chip.taken_cores(kind) / chip.cores
 
@@ -226,15 +220,8 @@ def own_copy(message_bytes: FloatArray, group: Group, tier: LinkTier) -> FloatAr
 def hop_latency(name: str, group: Group, tiers: Sequence[TierSpan]) -> FloatArray:
     """Latency of a collective through rings, or of an all-reduce through trees where they are shallower. [s]
 
-    Parameters
-    ----------
-    name, group
-        As for `collective`.
-    tiers : sequence of TierSpan
-        Ranks and links of the group in each tier.
+    `tiers` are ranks and links of the group in each tier, `name` and `group` as for `collective`.
 
-    Notes
-    -----
     Each of the n - 1 steps of a ring waits for the slowest of its hops. Trees are chains inside of a node
     and binary between nodes [Sanders2009]_. On a torus latencies are those of its hops.
     """

@@ -77,20 +77,8 @@ def fastest_tiling(
 ) -> Best:
     """Time of the best of the candidate tiles, and its traffic into the nearest memory.
 
-    Parameters
-    ----------
-    gemms : Gemms
-        Products, (points, kernels). [elements]
-    system : System
-        Machine.
-    floor : (points, kernels) array
-        Time that no tiling can beat. [s]
-    element_bytes : (points, 1) array or float
-        Size of an operand's element. [B]
-    rate : (points, 1) array or float
-        Rate of the matrix units for these operands, over that for 16 bits. [-]
-    tiles : (array, array), optional
-        Edges of output tiles along m and n, (points, kernels) each; 0 where free. [elements]
+    `floor` is a time that no tiling can beat, (points, kernels). [s] Other parameters are those of `gemm_cost`; those
+    for each point have shape (points, 1).
 
     Returns
     -------

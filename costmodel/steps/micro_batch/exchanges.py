@@ -43,7 +43,7 @@ from costmodel.kernels.collectives import (
     spans,
 )
 from costmodel.kernels.kernel_cost import Item, Items, KernelCost, added, labelled, quantities_of, traffic_energy
-from costmodel.kernels.kernel_tables import Part, dispatched_bytes
+from costmodel.kernels.kernel_tables import Part, dispatched_bytes, is_quantised, operand_bytes
 from costmodel.machine import LinkTier, System
 from costmodel.training.blocks import LAYOUTS, TRANSITIONS, Edge
 from costmodel.training.design import (
@@ -84,6 +84,7 @@ class LayoutChange:
     happens: BoolArray
     hidden_by: KernelsOfPass  #: kernels that run meanwhile
     in_pieces: KernelsOfPass  #: the product that may run in pieces meanwhile
+    narrow: bool = False  #: whether operands of a product are cast before they are gathered
 
 
 def layout_changes(run: RankRun, edge: Edge) -> tuple[list[LayoutChange], list[LayoutChange]]:
@@ -98,13 +99,15 @@ def layout_changes(run: RankRun, edge: Edge) -> tuple[list[LayoutChange], list[L
         activation = np.where(activation == shared[0], 0, activation)
         gradient = np.where(gradient == shared[1], 0, gradient)
     start, end, features = (edge.start.name,), (edge.end.name,), edge.end.reads
-    width = run.width(edge.end, features)
+    width, narrow = run.width(edge.end, features), is_quantised(edge.end if edge.end.splits_weight else edge.start)
+    narrow = narrow and bool((run.system.software.narrow_gathers > 0).any())
 
     def present(codes: IntArray, hidden_by: KernelsOfPass, in_pieces: KernelsOfPass) -> Iterator[LayoutChange]:
         for code in np.flatnonzero(np.bincount(codes.ravel())).tolist():
             if (name := COLLECTIVES[code]) is not None:
                 pieces = in_pieces if name in PIECES else NOTHING
-                yield LayoutChange(name, features, width, codes == code, hidden_by, pieces)
+                casts = narrow and name == "all_gather"
+                yield LayoutChange(name, features, width, codes == code, hidden_by, pieces, casts)
 
     if edge.end.splits_weight:
         again = np.where(activation == COLLECTIVES.index("all_gather"), activation, 0)
@@ -136,9 +139,12 @@ def sent_bytes(run: RankRun, edge: Edge) -> tuple[FloatArray, FloatArray]:
     """Bytes that a rank sends because of an edge, in the forward and in the backward pass. [B]"""
     tp, message = run.design.tp, run.of_kernel(edge.end).activation_bytes(edge.end.reads)
     shares = {name: sent_of(tp)[1] for name, sent_of in RING.items()}
-    shares["all_to_all"] = (tp - 1) / tp**2  # each rank keeps its own share of its share
+    shares["all_to_all"], none = (tp - 1) / tp**2, np.zeros(tp.shape)  # each rank keeps its own share of its share
     forward, backward = (
-        sum((np.where(change.happens, shares[change.name] * message, 0.0) for change in changes), np.zeros(tp.shape))
+        sum(
+            (np.where(one.happens, shares[one.name] * message * cast_share(run, one.narrow), 0.0) for one in changes),
+            none,
+        )
         for changes in layout_changes(run, edge)
     )
     return forward, backward
@@ -339,7 +345,7 @@ class Exchanges:
     def __init__(self, run: RankRun) -> None:
         self.run = run
         self.several_ranks = np.where(run.design.tp > 1, 1.0, 0.0)  #: 0 where a group has one rank; (points,) [-]
-        self._costs: dict[tuple[str, float], KernelCost] = {}
+        self._costs: dict[tuple[str, float, bool], KernelCost] = {}
 
     @cached_property
     def of_experts(self) -> KernelCost:
@@ -354,14 +360,22 @@ class Exchanges:
         unique = UniqueRows.of(self.run.design.assignment)
         return unique, self.run.with_shape(unique.take(self.run.design))
 
-    def cost(self, name: str, width: float) -> KernelCost:
+    def cost(self, name: str, width: float, narrow: bool) -> KernelCost:
         """Time and energy of a collective of some features, as if all designs had it; (points,) columns. [s], [J]"""
-        key = COSTS_AS.get(name, name), width
+        key = COSTS_AS.get(name, name), width, narrow
         if key not in self._costs:
-            cost = exchange(name, self.run.bytes_of(width), self.run.design.tp, self.run.system)
+            size = self.run.bytes_of(width) * cast_share(self.run, narrow)
+            cost = exchange(name, size, self.run.design.tp, self.run.system)
             energy = traffic_energy(cost.bytes_sent, self.run.system.network)
             self._costs[key] = KernelCost(tp_time=cost.time, link_energy=energy)
         return self._costs[key]
+
+
+def cast_share(run: RankRun, narrow: bool) -> FloatArray | float:
+    """Bytes of a message of activations over those of 16 bits, `narrow` where operands are cast before. [-]"""
+    if not narrow:
+        return 1.0
+    return np.where(run.system.software.narrow_gathers > 0, operand_bytes(run) / run.precision.element_bytes, 1.0)
 
 
 def exchange(name: str, message_bytes: FloatArray, tp: FloatArray, system: System) -> CollectiveCost:
@@ -431,14 +445,17 @@ def exposed_collectives(
 
     `changes` are those of the `unique` rows among the points; other arguments are those of `tensor_parallel`.
     """
-    counts: dict[tuple[str, str, KernelsOfPass, float], dict[KernelsOfPass, FloatArray]] = {}
+    counts: dict[tuple[str, str, KernelsOfPass, float, bool], dict[KernelsOfPass, FloatArray]] = {}
     for change in changes:
-        by_product = counts.setdefault((change.name, change.features, change.hidden_by, change.width), {})
+        key = change.name, change.features, change.hidden_by, change.width, change.narrow
+        by_product = counts.setdefault(key, {})
         by_product[change.in_pieces] = by_product.get(change.in_pieces, np.zeros(())) + change.happens
     chunked, total = np.asarray(run.design.tp_overlap == CHUNKED), KernelCost()
-    for (name, _, hidden_by, width), by_product in sorted(counts.items()):  # the order does not depend on designs
+    for (name, _, hidden_by, width, narrow), by_product in sorted(
+        counts.items()
+    ):  # the order does not depend on designs
         numbers = {key: exchanges.several_ranks * unique.of_points(count) for key, count in by_product.items()}
-        number, single = sum(numbers.values(), start=np.zeros(())), exchanges.cost(name, width)
+        number, single = sum(numbers.values(), start=np.zeros(())), exchanges.cost(name, width, narrow)
         if chunked.any():
             for product in {NOTHING, *numbers}:
                 whole = number if product == NOTHING else 0.0
@@ -452,7 +469,7 @@ def exposed_collectives(
             time = time + count * exposed
             if run.itemized:
                 label = Item(column="tp_communication_time", group="tp", collective=name)
-                message, tp = run.bytes_of(width), run.design.tp
+                message, tp = run.bytes_of(width) * cast_share(run, narrow), run.design.tp
                 sent = message / tp if name == "all_to_all" else input_bytes(name, message, tp)
                 quantities = {"time": exposed, "hidden": hidden, "message": sent}
                 of_product = quantities_of(label, {key: count * value for key, value in quantities.items()})

@@ -8,7 +8,7 @@ from costmodel import DseError, load_model
 from dse.adapters.hugging_face.configuration import import_model
 from dse.adapters.hugging_face.layers import ALIASES, families
 from dse.cli import main
-from tests.support.cases import cases
+from tests.support.cases import by_table, cases
 from tests.support.commands import json_of
 from tests.support.hugging_face_configs import PUBLISHED
 
@@ -72,12 +72,7 @@ def test_windows_and_tables_are_those_that_the_keys_say_together(changed, fields
     assert {name: getattr(model, name) for name in fields} == fields
 
 
-@pytest.mark.parametrize(("name", "changed", "order"), [
-    ("Qwen3 30B-A3B", {"mlp_only_layers": [7]}, "F" * 7 + "f" + "F" * 40),
-    ("Llama 4 Maverick", {"moe_layers": [3]}, "www" + "F" + "wwwf" * 11),
-    ("Gemma 2 9B", {"layer_types": ["full_attention", *["sliding_attention"] * 41]}, "f" + "w" * 41),
-    ("Ring mini linear 2.0", {"num_hidden_layers": 12}, "lLLLFLLLLFFF"),  # the last two: too few for a group
-])  # fmt: skip
+@by_table("name", "changed", "order")
 def test_layers_in_no_regular_order_are_an_order_of_letters(name, changed, order, imported):
     """Letters are the mixers' first, capitals where layers have experts."""
     model = imported(PUBLISHED[name][0] | changed).model

@@ -4,7 +4,7 @@ import pytest
 
 from costmodel import DseError
 from dse.adapters.training_logs.log import read_log
-from tests.support.cases import cases
+from tests.support.cases import by_table
 
 STEP = (
     " [2026-01-05 10:00:00] iteration {}/ 100 | consumed samples: 512 | elapsed time per iteration (ms): {} | lr: 1\n"
@@ -16,11 +16,7 @@ MEGATRON = (
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "framework", "seconds", "memory"),
-    cases(__file__, "steps_after_warm_up_and_reserved_memory"),
-    ids=["Megatron-LM", "Bridge", "torchtitan", "MaxText", "nanotron", "JSON", "NeMo", "memory", "colours", "newer"],
-)
+@by_table("text", "framework", "seconds", "memory")
 def test_steps_after_warm_up_and_reserved_memory(tmp_path, text, framework, seconds, memory):
     (tmp_path / "run.log").write_text(text)
     run = read_log(tmp_path / "run.log", tokens_of_gpu=16384)

@@ -10,6 +10,7 @@ from costmodel.steps.transformer import FOOTPRINT, TIMES_ALONE
 from dse.pricing.evaluated import machine, rules_for
 from dse.pricing.evaluation import evaluate, evaluate_unique, untimed_margins
 from dse.spaces.space import Space
+from tests.support.cases import by_table
 
 SWITCHES = {name: [*(DesignPoints.domains()[name].words or (False, True))] for name in TIMES_ALONE}
 SPACES = ("gpt3_175b_1024_a100", "gpt_1t_codesign", "deepseek_v3_2048_h800", "llama3_405b_16384_h100")
@@ -50,10 +51,7 @@ def test_designs_that_are_alike_are_evaluated_once():
     assert (actual.margins == whole.margins).all()
 
 
-@pytest.mark.parametrize(("constraint", "untimed"), [
-    ("peak_memory <= 70 GB and system_power_w <= 1 MW", True), ("headroom >= 4 GB", True),
-    ("step_time <= 20 s or peak_memory <= 70 GB", False), ("rate >= 1e5 / (1 s)", False),
-])  # fmt: skip
+@by_table("constraint", "untimed")
 def test_limits_that_ask_for_times_wait_for_them(constraint, untimed):
     derived = Space.load(SPACES[0]).data["derived"]
     more = {"headroom": "dram_capacity - peak_memory", "rate": "tokens_per_second"}

@@ -8,7 +8,7 @@ import pytest
 from costmodel import ModelShape, System, load_model, load_system, step
 from costmodel.kernels.kernel_tables import Gemms, Label, casts
 from costmodel.kernels.products import gemm_cost
-from costmodel.steps.micro_batch.exchanges import expert_parallel
+from costmodel.steps.micro_batch.exchanges import expert_parallel, sent_bytes
 from costmodel.steps.micro_batch.micro_batch import cost_table, micro_batches
 from costmodel.steps.micro_batch.rank_memory import layer_memory
 from costmodel.training.precision import FORMATS
@@ -246,6 +246,15 @@ def test_weights_are_gathered_as_the_recipe_says(precision, stage, dense, links)
     plain, gathered = (sent(dense, links, zero=stage, precision=precision, fp8_parameters=on) for on in (0, 1))
     assert plain == sent(dense, links, zero=stage)
     assert plain - gathered == pytest.approx(saved, rel=1e-6)
+
+
+@pytest.mark.parametrize("precision", FORMATS)
+def test_software_may_gather_operands_of_products_in_their_format(precision, dense, links):
+    """Six of ten exchanges of a layer are gathers: of inputs, forward and again, and of gradients (torchao)."""
+    casting = links.with_quantities({"software_narrow_gathers": 1.0})
+    split, edges = designs(dense, tp=2, sharding="megatron_sp", precision=precision), dense.sequence[0][0].edges
+    wide, narrow = (sum(sum(sent_bytes(ranks_of(dense, split, one), e)) for e in edges) for one in (links, casting))
+    assert narrow / wide == pytest.approx((6 * BYTES.get(precision, 2.0) + 4 * 2) / 20)
 
 
 @pytest.mark.parametrize("dispatcher", ["all_to_all", "all_gather", "two_hop"])
