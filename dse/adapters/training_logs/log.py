@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from statistics import median, pstdev
@@ -31,8 +32,7 @@ def read_log(path: Path, tokens_of_gpu: float) -> dict[str, Any]:
     died = re.search(DATA["out_of_memory"], text) is not None
     framework, times = "", list[float]()
     for row in DATA["step_times"]:
-        numbers = [number(word) for word in re.findall(row["pattern"], text)]
-        if positive := [value for value in numbers if value > 0]:
+        if positive := [value for value in numbers(row, text) if value > 0]:
             framework = row["framework"]
             times = [tokens_of_gpu / value if row.get("tokens") else value * row["factor"] for value in positive]
             break
@@ -43,7 +43,7 @@ def read_log(path: Path, tokens_of_gpu: float) -> dict[str, Any]:
             'nanotron, or JSON ("step_time")'
         )
     steady = times[max(round(WARM_UP * len(times)), min(FEWEST, len(times) - 1)) :]
-    sizes = [number(size) * row["factor"] for row in DATA["memory"] for size in re.findall(row["pattern"], text)]
+    sizes = [size * row["factor"] for row in DATA["memory"] for size in numbers(row, text)]
     known = steady if not died else []
     return {
         "software": framework,
@@ -54,9 +54,15 @@ def read_log(path: Path, tokens_of_gpu: float) -> dict[str, Any]:
     }
 
 
+def numbers(row: dict[str, Any], text: str) -> list[float]:
+    """Numbers of all lines of one kind; no pattern is tried on a log without its word."""
+    return [number(word) for word in re.findall(row["pattern"], text)] if row["word"] in text else []
+
+
 def number(text: str) -> float:
-    """A number of a log: ``1,234.5``, or ``1.23K``; 0 for one that is none."""
+    """A number of a log: ``1,234.5``, or ``1.23K``; 0 for one that is none, or too large for one."""
     try:
-        return float(text.rstrip("KM").replace(",", "")) * MULTIPLES.get(text[-1], 1.0)
+        value = float(text.rstrip("KM").replace(",", "")) * MULTIPLES.get(text[-1], 1.0)
     except ValueError:
         return 0.0
+    return value if math.isfinite(value) else 0.0
