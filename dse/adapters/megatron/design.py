@@ -242,11 +242,11 @@ def batch(settings: Mapping[str, Any], design: Mapping[str, Any], world_size: in
     for name, size in sizes.items():
         if size < 1:
             raise DseError(f"{name}: {size}: expected a whole number from 1")
-    group = sizes["tp"] * sizes["cp"] * sizes["pp"]
-    dp, rest = divmod(world_size or group, group)
-    if rest or not dp:
-        raise DseError(f"{world_size:,} chips: expected a multiple of tp * cp * pp = {group}; --gpus N names others")
-    micro = sizes["micro_batch_size"]
+    group, experts = sizes["tp"] * sizes["cp"], design.get("ep", 1) * design.get("etp", 1)
+    for words, size in (("tp * cp * pp", group * sizes["pp"]), ("pp * ep * etp", sizes["pp"] * experts)):
+        if world_size % size:
+            raise DseError(f"{world_size:,} chips: expected a multiple of {words} = {size}; --gpus N names others")
+    dp, micro = (world_size // (group * sizes["pp"]) or 1), sizes["micro_batch_size"]
     total = int(settings.get("global_batch_size", dp * micro if world_size else 0))
     steps, rest = divmod(total, dp * micro)
     if rest or not steps:
