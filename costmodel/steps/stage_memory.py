@@ -218,7 +218,8 @@ def stage_activations(
         kept["layer of the other pass"] = np.where(beside, of_layers, 0.0)
     if run.design.offloads_activations.any():
         hosted = [layer.on_hosts(run.design.offload_activations) for layer in layers]
-        away = {name: one * count for name, one, count in zip(names, hosted, counts, strict=False)}
+        offloading = [run.design.activation_offload_fraction * count for count in counts]
+        away = {name: one * count for name, one, count in zip(names, hosted, offloading, strict=False)}
         moving = np.minimum(sum(away.values()), 2 * np.maximum.reduce(np.broadcast_arrays(*hosted)))
         kept |= {name: kept[name] - values for name, values in away.items()} | {"on the way to hosts": moving}
     return kept

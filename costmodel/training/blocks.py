@@ -246,7 +246,6 @@ def _block(name: str, norm: str, branch: Branch, residual: str, kind: LayerKind)
 #: Layer of GPT and Llama, and its blocks.
 DECODER: Final = layer_of(LayerKind())
 BLOCKS: Final = DECODER.blocks
-ATTENTION, MLP = BLOCKS
 
 
 @cache

@@ -163,8 +163,7 @@ ALL_LINEAR, ATTENTION_TARGETS, MLP_TARGETS, QUERY_VALUE, QKV_TARGETS = range(5)
 #: Words of `quantized_base`: frozen weights of linear layers in 16 bits, or in NF4 with double quantization (QLoRA).
 QUANTIZED_BASES = ("none", "nf4")
 
-#: Subjects of columns: experts, shared sequences, states sharded over replicas, pipelines, tensor parallelism, rank
-#: order, recomputed layers, number formats, adapters, CUDA graphs; or one of `EVERY_MODULE`, by column.
+#: Subjects of columns; others are the modules of `EVERY_MODULE`, by column.
 EXPERTS, SEQUENCE, STATES, PIPELINE = "experts", "sequence", "states", "pipeline"
 TENSOR, PLACES, RECOMPUTED_LAYERS, PRECISION = "tensor", "places", "recomputed_layers", "precision"
 ADAPTERS, GRAPHS = "adapters", "graphs"
@@ -285,6 +284,7 @@ class DesignPoints(Design):
     offload_expert_fc1: FloatArray = switch(of="offload_expert_fc1")
     offload_moe_act: FloatArray = switch(of="offload_moe_act")
     offload_fused_group_mlp: FloatArray = switch(of="offload_fused_group_mlp")
+    activation_offload_fraction: FloatArray = share(1.0, of=STATES)  #: of layers, the first ones, that offload
     precision: FloatArray = words(FORMATS, of=PRECISION)  #: of the products of layers
     fp8_parameters: FloatArray = switch(of=PRECISION)  #: weights are kept and gathered in that format
     gradient_reduction: FloatArray = words(REDUCTIONS, of=PRECISION)

@@ -71,9 +71,9 @@ def ratio(low: float, default: float, **kind: Any) -> Any:
     return column("-", default, domain=Domain(low=low, whole=False), **kind)
 
 
-def share(**kind: Any) -> Any:
+def share(default: float = 0, **kind: Any) -> Any:
     """A column of shares of something, from none of it to all; none by default."""
-    return column("-", 0, domain=Domain(low=0.0, high=1.0, whole=False), **kind)
+    return column("-", default, domain=Domain(low=0.0, high=1.0, whole=False), **kind)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

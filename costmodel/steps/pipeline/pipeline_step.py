@@ -130,12 +130,12 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
     next layer runs forward, and come back while the layer behind runs backward. Without stages, those of modules also
     overlap with layers of kinds that have fewer. Where a forward pass overlaps with a backward pass (`overlap_ep`),
     both directions have the time of both. Where some layers are recomputed, transfers are those of a mean layer of the
-    stage that recomputes the smallest share.
+    stage that recomputes the smallest share. Layers that keep theirs (`activation_offload_fraction`) do not wait.
     """
     design = run.design
     if not design.offloads_activations.any():
         return costs
-    beside = share_beside(design)
+    offloading, beside = design.activation_offload_fraction, share_beside(design)
     paired = overlapped_experts(costs, np.where(beside > 0, 1.0, 0.0), run.system)
     shares = recomputed_shares_of_model(run, least=True) or [np.ones(())] * len(costs.again)
     again = [share * cost.total_time for share, cost in zip(shares, costs.again, strict=True)]
@@ -151,7 +151,7 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
         waits = transfer_waits(run, moving, times)
         for number, wait in enumerate(waits):
             behind = beside * np.maximum(moving[number] - pairs[number], 0.0) / 2
-            alone[number] = replace(alone[number], offload_time=(1 - beside) * wait + behind)
+            alone[number] = replace(alone[number], offload_time=offloading * ((1 - beside) * wait + behind))
         passes[direction] = tuple(alone)
     return replace(costs, **passes)
 

@@ -34,8 +34,6 @@ from dse.spaces.sections.frameworks import conditions_met
 
 #: Setting -> column, of numbers that are left out where they are 1, or 0.
 SIZES: Final[Mapping[str, str]] = KEYS["sizes"]
-COUNTS: Final[Mapping[str, str]] = KEYS["counts"]
-SWITCHES: Final[Mapping[str, str]] = KEYS["switches"]
 #: Most ranks of a node that DeepEP knows (csrc/kernels/legacy); HybridEP is for larger domains of NVLink. [-]
 DEEPEP_NODE: Final = 8
 #: Capabilities of Megatron Core, and their names.
@@ -60,8 +58,8 @@ def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
         **{s: int(launch[column]) for s, column in SIZES.items()},
         "padded_vocab_size": entries + -entries % int(launch["tp"]),  # for any tokenizer
         "global_batch_size": launch.global_batch_size,
-        **{s: int(launch[column]) for s, column in COUNTS.items() if launch[column]},
-        **{s: True for s, column in SWITCHES.items() if launch[column]},
+        **{s: int(launch[column]) for s, column in KEYS["counts"].items() if launch[column]},
+        **{s: True for s, column in KEYS["switches"].items() if launch[column]},
         **_pipeline(launch),
         **_recomputation(launch),
         **MEGATRON.word("zero", launch.zero_stage),
@@ -133,6 +131,7 @@ def _recomputation(launch: Launch) -> dict[str, Any]:
     modules = [m.name for m in MODULES if launch[m.column] or (m.selective and word == "selective")]
     offloaded = [m.name for m in OFFLOAD_MODULES if launch[m.column]]
     settings = {**KEYS["offload"], "offload_modules": offloaded} if offloaded else {}
+    settings |= {name: launch[name] for name in ("activation_offload_fraction",) if offloaded and launch[name] < 1}
     settings |= {"use_transformer_engine_op_fuser": True} if "fused_group_mlp" in offloaded else {}
     if modules:
         return {**settings, "recompute_granularity": "selective", "recompute_modules": modules}
@@ -213,8 +212,8 @@ def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
     """
     model = settings_model(settings, name)
     design: dict[str, Any] = {column: int(settings.get(s, 1)) for s, column in SIZES.items()}
-    design |= {column: int(settings[s]) for s, column in COUNTS.items() if s in settings}
-    design |= {column: True for s, column in SWITCHES.items() if settings.get(s)}
+    design |= {column: int(settings[s]) for s, column in KEYS["counts"].items() if s in settings}
+    design |= {column: True for s, column in KEYS["switches"].items() if settings.get(s)}
     design["vpp"] = 1
     design |= _read_pipeline(settings, design, model.num_layers)
     if layout := settings.get("pipeline_model_parallel_layout") or _read_hybrid_pipeline(settings):
@@ -224,6 +223,7 @@ def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
     design |= _read_attention(settings) | read_peft(settings, MEGATRON) | _read_graphs(settings, model)
     if settings.get("fine_grained_activation_offloading"):
         design |= {m.column: True for m in OFFLOAD_MODULES if m.name in settings.get("offload_modules", ())}
+        design["activation_offload_fraction"] = settings.get("activation_offload_fraction", 1.0)
     if settings.get("cpu_offloading_num_layers") and settings.get("cpu_offloading", True):
         design["offload_activations"] = settings["cpu_offloading_num_layers"] / model.num_layers
     if model.num_experts:

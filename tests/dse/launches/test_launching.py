@@ -401,9 +401,7 @@ def test_maxtext_has_the_numerics_of_a_model_and_reads_the_rest_as_base_yml_has_
     assert (launch.world_size, launch.zero_stage, launch["shard_replicas"]) == (32, 3, 2)
 
 
-@pytest.mark.parametrize(
-    ("program", "form"), [("torchtitan", "torchtitan"), ("maxtext", "maxtext"), ("megatron_bridge", "nemo")]
-)
+@by_table("program", "form")
 def test_real_programs_accept_what_is_written_for_them(program, form, tmp_path):
     """`MAXTEXT=checkout`, and a Python that has what the program needs: `MAXTEXT_PYTHON`."""
     if not os.environ.get(variable := program.upper()):
