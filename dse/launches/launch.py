@@ -362,7 +362,7 @@ def launch_files(run: TransformerRun, form: str, framework: str = "", *,
     launches = [replace(launch, anyway=anyway) for launch in Launch.of_run(run, framework)]
     for point, launch in enumerate(with_refusals(launches, form)):
         if launch["reference_model"] and not anyway:
-            reason = f"{form} has no setting for reference_model=true"
+            reason = f"reference_model=true: {launching(form).title} has no preference optimization; NeMo RL and TRL do"
             yield Artefact(None, (f"{reason}; --anyway writes the training of the model without one",))
             continue
         try:
