@@ -27,10 +27,7 @@ _PHASE: Final = {"forward": "fwd", "backward": "bwd"}
 
 
 def figures(analysis: Analysis) -> Figures:
-    """All figures of a module: name -> number or text. [FLOP], [B], [s], [-]
-
-    Counts and sums include all runs of a kernel.
-    """
+    """All figures of a module, for all runs of each kernel: name -> number or text. [FLOP], [B], [s], [-]"""
     groups = (
         text_figures, graph_figures, work_figures, gemm_figures, toy_machine_figures, collective_figures,
         memory_figures, state_figures, rule_figures, model_figures, training_figures, kernel_figures,

@@ -75,8 +75,8 @@ def _is_split(instruction: Instruction) -> bool:
     return any(int(tile) > 1 for tiles in rows for tile in tiles[: len(tiles) - copies])
 
 
-#: Most elements of an array, far more than any memory has; and most brackets within each other.
-LARGEST, DEEPEST = 10**18, 1000
+#: Most elements of an array, far more than any memory has; most brackets within each other; most instructions.
+LARGEST, DEEPEST, MOST_INSTRUCTIONS = 10**18, 1000, 1_000_000
 _STRING: Final = r'"(?:[^"\\]|\\.)*+"'
 _STRING_OR_COMMENT: Final = re.compile(rf"{_STRING}|/\*.*?\*/", re.DOTALL)
 _BRACKET: Final = re.compile(rf"{_STRING}|[\"(){{}}\[\]]", re.DOTALL)
@@ -94,7 +94,9 @@ def without_comments(text: str) -> str:
     """
     if "/*" not in text:
         return text
-    return _STRING_OR_COMMENT.sub(lambda m: m[0] if m[0][0] == '"' else re.sub(r"[^\n]", " ", m[0]), text)
+    return _STRING_OR_COMMENT.sub(
+        lambda m: m[0] if m[0][0] == '"' else ("\n" * m[0].count("\n")).ljust(len(m[0])), text
+    )
 
 
 _OPERANDS, _FEWEST, _CALLED = (TABLES[key] for key in ("operands", "fewest_operands", "called"))
@@ -150,11 +152,11 @@ _ATTRIBUTE: Final = re.compile(r"\s*,\s*([A-Za-z_][\w\-]*)\s*=\s*")
 _MESH: Final = re.compile(r"@?mesh[\w.]*\s*\[[^\]]*\]\s*(?:,\s*device_ids\s*=\s*\([^()]*(?:\([^()]*\)[^()]*)*\)\s*)?")
 #: More digits than a number of any program has.
 _LONG_NUMBER: Final = re.compile(r"\d{1000}")
-#: A value without brackets, or with one pair; strings without their quotes.
-_SIMPLE: Final = re.compile(
-    rf'(?:"((?:[^"\\]|\\.)*+)"|\{{(?:[^{{}}\[\]()"]|{_STRING})*+\}}|[^\s,{{}}\[\]()"]++)(?=[\s,}}])', re.DOTALL
+#: Words, strings, and brackets around no others.
+_PIECES: Final = re.compile(
+    rf'(?:[^\s,{{}}\[\]()"]++|\{{(?:[^{{}}\[\]()"]|{_STRING})*+\}}|\[[^{{}}\[\]()"]*+\]|\([^{{}}\[\]()"]*+\))++',
+    re.DOTALL,
 )
-_PLAIN: Final = re.compile(r"[^\s,{}\[\]()\"]+")
 _CALLEE: Final = re.compile(_NAME)
 
 
@@ -195,10 +197,7 @@ _WORD: Final = re.compile(r"[A-Za-z_][\w.\-]*+\(?")
 
 
 class _Parser:
-    """Reads the computations of one module, each after those that it runs.
-
-    Layers of a model repeat the bodies of fusions under other names: equal ones are read once.
-    """
+    """Reads the computations of one module, each after those that it runs; those that differ in names alone once."""
 
     def __init__(self, text: str, name: str) -> None:
         self.text = without_comments(text)
@@ -341,6 +340,8 @@ class _Parser:
         if result is not None and result != computation.root.shape:
             self.fail(f"{name} is said to give {result}, its root gives {computation.root.shape}", head.start(2))
         self.total += len(computation.instructions)
+        if self.total > MOST_INSTRUCTIONS:
+            self.fail(f"more than {MOST_INSTRUCTIONS:,} instructions", head.start(2))
         wrong = size_problem(computation, self.sizes, self.total)
         if wrong:
             self.fail(f"{name}: {wrong}", head.start(2))
@@ -384,6 +385,8 @@ class _Parser:
             head = self.expect(_INSTRUCTION, "an instruction, such as x = f32[] parameter(0), or '}'")
             if head[2] in defined:
                 self.fail("defined twice", head.start(2))
+            if self.total + len(defined) >= MOST_INSTRUCTIONS:
+                self.fail(f"more than {MOST_INSTRUCTIONS:,} instructions", head.start(2))
             instruction = self.instruction(head[2], defined)
             defined[head[2]] = instruction
             if head[1]:
@@ -464,13 +467,13 @@ class _Parser:
 
     def value(self) -> str:
         """The value of an attribute: a string without its quotes, else the text up to a comma or a blank."""
-        start = self.skip_space()
-        if simple := self.match(_SIMPLE):
-            return simple[0] if simple[1] is None else simple[1]
+        start = self.at
+        if self.peek() == '"':
+            return self.balanced()[1:-1]
         if self.match(_MESH):
             self.skip_space()
-        while ((character := self.text[self.at : self.at + 1]) and character in '{[("') or self.match(_PLAIN):
-            if character in ("{", "[", "(", '"'):
+        while self.match(_PIECES) or self.text[self.at : self.at + 1] in ("{", "[", "(", '"'):
+            if self.text[self.at : self.at + 1] in ("{", "[", "(", '"'):
                 self.balanced()
         if self.at == start:
             self.fail("expected a value")
