@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from costmodel.errors import DseError
-from costmodel.formats.input_files import content
+from costmodel.formats.input_files import checked_file, content
 from dse.validation.expressed import system_named
 from dse.validation.table import MeasuredRow
 
@@ -22,6 +22,8 @@ TESTED: Final = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
     "alltoall": "all_to_all", "sendrecv": "send_recv",
 }  # fmt: skip
+#: Largest log. [B]
+LARGEST: Final = 16 << 20
 _PROGRAM: Final = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
 _RANK: Final = re.compile(r"#\s+Rank\s+\d+ .* on\s+(\S+) device")
 #: Size [B], elements, type, then operation and root where the program has them, and twice time [us], rates and errors.
@@ -33,6 +35,7 @@ def read_nccl_tests(path: Path, system: str) -> list[MeasuredRow]:
 
     Raises `DseError` for unreadable files, no lines of these tests, or hosts that are not whole nodes of the system.
     """
+    checked_file(path, LARGEST)
     rows: list[MeasuredRow] = []
     of_node = int(system_named(system).quantities()["node_size"])
     collective, hosts, listed = "", Counter[str](), False
