@@ -32,7 +32,7 @@ from dse.pricing.workers import Jobs, Workers, workers_of
 from dse.reporting.answers import PLAN
 from dse.searching.batches.loop import Progress
 from dse.searching.exact.exact_front import ExactFront
-from dse.searching.planned_study import closest, fits, listed_front, searched, stored_front
+from dse.searching.planned_study import closest, fits, listed_front, opened, stored_front
 from dse.searching.samplers.samplers import DEFAULT_SAMPLER
 from dse.searching.starting_designs import front_designs, named_starts
 from dse.spaces.question import NothingFits, Planned, Question, planned_space, space_text, with_chips
@@ -283,10 +283,9 @@ def answer(
     if exact is not None:
         stored_study = stored_front(exact, name, storage=storage, again=again)
     else:
+        stored_study = opened(space, name, storage, again=again)
         with progress_of(space) as progress:
-            stored_study = searched(
-                space, name, budget, storage=storage, again=again, workers=workers, progress=progress
-            )
+            stored_study.run(budget, jobs=workers, progress=progress)
     faster = faster_elsewhere(question, planned, exact, workers) if exact else None
     legal = (exact.legal, exact.infeasible or 0) if exact else None
     answered = PlannedStudy(Study.load(stored_study.name, storage=storage), planned, legal, faster)

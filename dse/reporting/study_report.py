@@ -6,7 +6,7 @@ is a list of the best; in several, rows that are much slower than the fastest ar
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -193,6 +193,11 @@ def quantities_table(space: Space, record: Record) -> Table:
     return facts((name.replace("_", " "), value) for name, value in values.items())
 
 
+def rounded(share: float, to: Callable[[float], int]) -> str:
+    """A share that is rounded up or down, so that a statement with it holds."""
+    return f"{to(share * 1e4) / 100:.2f} %"
+
+
 def certificate_text(space: Space, certificate: Certificate) -> Text:
     """Distance of a study from the exact front, in words."""
     within = f", within {certificate.focus!r}" if certificate.focus else ""
@@ -203,9 +208,9 @@ def certificate_text(space: Space, certificate: Certificate) -> Text:
     if certificate.worst_missed is not None:
         missed = f" Worst match: {design_text(space, certificate.worst_missed)}."
     return Text(
-        f"{study}: has {100 * certificate.hypervolume_ratio:.2f} % of the exact hypervolume, "
+        f"{study}: has {rounded(certificate.hypervolume_ratio, math.floor)} of the exact hypervolume, "
         f"{certificate.found:,} of the {certificate.of:,} designs of the exact front, and for each of the "
-        f"others one that is at most {percent(certificate.worst_gap)} worse in any objective. "
+        f"others one that is at most {rounded(certificate.worst_gap, math.ceil)} worse in any objective. "
         f"Best values: {'; '.join(regrets(certificate))}.{missed}"
     )
 
@@ -306,13 +311,14 @@ def bound_text(bound: StudyBound, space: Space) -> Text:
     }
     columns_of_rows = [
         f"{name}: no design is better than {numbers[key]}, the best found "
-        + (f"is within {percent(gap)}" if gap else "reaches it")
+        + (f"is within {rounded(gap, math.ceil)}" if gap else "reaches it")
         for key, (name, gap) in zip(numbers, bound.gaps.items(), strict=True)
     ]
     left = f"{bound.boxes_left:,} box{'es' * (bound.boxes_left != 1)} left" if bound.boxes_left else "nothing left"
     return Text(
         f"Study {bound.study}, after {counted(bound.trials, 'trial')}: bounds of all legal designs, "
-        f"{bound.designs_priced:,} evaluated and {left}: {'; '.join(columns_of_rows)}. This is "
+        f"{bound.designs_priced:,} evaluated and {left}: {'; '.join(columns_of_rows)}. The study has "
+        f"at least {rounded(bound.hypervolume_ratio, math.floor)} of the exact hypervolume. This is "
         "no certificate: the best possible value lies between."
         + (" The bounds are numerical: no evaluated design is better than them." if not bound.proved else "")
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +14,6 @@ from dse.fronts import thinned
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import may_fit, untimed_margins
 from dse.pricing.workers import Workers
-from dse.searching.batches.loop import Progress
 from dse.searching.exact.exact_front import ExactFront, exact_front
 from dse.searching.study import BaseStudy, OtherStudy
 from dse.spaces.legal import LISTED
@@ -50,16 +49,6 @@ def stored_front(exact: ExactFront, name: str, *, storage: str | None, again: bo
     if missing:
         study.steer(None, missing)
         study.run(len(missing))
-    return study
-
-
-def searched(
-    space: Space, name: str, budget: int, *, storage: str | None, again: bool, workers: Workers,
-    progress: Callable[[Progress], None] | bool | None,
-) -> BaseStudy:  # fmt: skip
-    """A study of a space that is too large to list; arguments are those of `stored_front` and of a run."""
-    study = opened(space, name, storage, again=again)
-    study.run(budget, jobs=workers, progress=progress)
     return study
 
 

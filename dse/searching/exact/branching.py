@@ -20,7 +20,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import ParameterError
-from dse.fronts import FrontIndex, non_dominated
+from dse.fronts import FrontIndex, low_and_span, non_dominated, shortfalls, thinned
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Workers
 from dse.searching.exact.bounds import OF_LAYOUTS, Boxes, Problem, breakdown_of
@@ -57,23 +57,19 @@ def only_has_to_be_enough(problem: Problem, capacity: str) -> bool:
     opened = f"{space.system.dram.name}_price" in space.chosen
     others = [o.expression for o in space.objectives if o.name != "system_price"]
     others += [derived.expression for derived in space.derived if derived.evaluated]
-    for limit in space.limits:
-        if not _is_upper(problem.formulas[limit.expression].tree, capacity):
-            others.append(limit.expression)
+    limits = [limit.expression for limit in space.limits]
+    others += [text for text in limits if not _is_upper(problem.formulas[text].tree, capacity)]
     used = {WITH_UNIT.get(name, name) for text in others for name in problem.formulas[text].names}
     return asks_price and costs and not opened and not {capacity, "system_price"} & used
 
 
 def _is_upper(tree: ast.expr, capacity: str) -> bool:
     """True if a limit bounds a quantity of a layout by the capacity, or the price by something else."""
-    if not (isinstance(tree, ast.Compare) and len(tree.ops) == 1):
-        return False
-    if not isinstance(tree.ops[0], ast.LtE | ast.Lt):
-        return False
-    left, right = tree.left, tree.comparators[0]
-    if not isinstance(left, ast.Name):
-        return False
-    name = WITH_UNIT.get(left.id, left.id)
+    match tree:
+        case ast.Compare(left=ast.Name(id=written), ops=[ast.LtE() | ast.Lt()], comparators=[right]):
+            name = WITH_UNIT.get(written, written)
+        case _:
+            return False
     if name == "system_price":
         return not {node.id for node in ast.walk(right) if isinstance(node, ast.Name)} & {capacity, name}
     return name in OF_LAYOUTS and isinstance(right, ast.Name) and right.id == capacity
@@ -82,6 +78,9 @@ def _is_upper(tree: ast.expr, capacity: str) -> bool:
 #: Boxes that are halved at a time, which bounds the memory; and fewest that are worth sending to a process.
 MOST_BOXES: Final = 1 << 18
 WORTH_SENDING: Final = 1 << 12
+#: Rounds that look into all boxes of a search that stops early, and points of its front that are compared with them.
+ROUNDS: Final = 8
+MOST_COMPARED: Final = 64
 #: Promising boxes of a round with a design that is evaluated.
 MOST_PROBES: Final = 4096
 #: Boxes that are checked where formulas prove no bound.
@@ -129,8 +128,9 @@ class Search:
 
         Raises `DseError` if more than `MOST_PRICED` designs have to be evaluated.
         """
-        waiting = self.waiting
-        while waiting and self.evaluated < enough:
+        while (waiting := self.waiting) and self.evaluated < enough:
+            if self.evaluated > 0 and enough < np.inf:
+                waiting[:] = self.ranked(joined(waiting))
             taken = self.shares([waiting.pop() for _ in range(min(self.workers.jobs, len(waiting)))])
             tasks = [(self.problem, self.front, boxes) for boxes in taken]
             for result in self.workers.map(explored, tasks):
@@ -145,14 +145,25 @@ class Search:
                     "pin some parameters with {set}, or search instead"
                 )
 
-    def least(self) -> FloatArray:
-        """(objectives,) Lower bound of the cost of all legal designs, in each objective. [the unit of each]
+    def ranked(self, boxes: Boxes) -> list[Boxes]:
+        """Boxes that may hold something new, last those that promise most: in one objective, or in all."""
+        rows, costs = still_open(self.problem, FrontIndex(self.front), boxes)
+        low, span = low_and_span(self.front)
+        keys = [column for column, least in zip(costs.T, low, strict=True) if (column < least).any()]
+        keys.append(shortfalls((costs - low) / span, thinned((self.front - low) / span, MOST_COMPARED)))
+        places = np.min([np.argsort(np.argsort(key)) for key in keys], axis=0)
+        rows, first = rows[np.argsort(places)], max(WORTH_SENDING, rows.size // ROUNDS)
+        return [boxes.take(part) for part in (rows[first:], rows[:first]) if part.size]
+
+    def bounds(self) -> FloatArray:
+        """(points, objectives) Costs of a front that is no worse than that of all legal designs. [the unit of each]
 
         Designs of boxes that were dropped break a limit, or cost no less than one that is known; others cost
         no less than the bounds of their boxes.
         """
-        known = [self.front, *(self.problem.bounds(boxes)[0] for boxes in self.waiting)]
-        return np.asarray(np.concatenate(known).min(axis=0))
+        index = FrontIndex(self.front)
+        costs = np.concatenate([self.front, *(still_open(self.problem, index, boxes)[1] for boxes in self.waiting)])
+        return costs[non_dominated(costs)]
 
     def shares(self, taken: list[Boxes]) -> list[Boxes]:
         """As many sets of boxes as there are workers, where that is worth it."""

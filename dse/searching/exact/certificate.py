@@ -171,10 +171,7 @@ def certified(study: BaseStudy, workers: Workers | None = None, *, method: Metho
 
 
 def quick_certificate(study: BaseStudy) -> Certificate | None:
-    """The certificate of a study whose space takes no time to speak of; nothing where it takes longer.
-
-    Whether it does, the number of its designs says at a nominal rate, on every machine alike.
-    """
+    """The certificate of a study whose space is listed in `QUICK` at its nominal rate; None of larger spaces."""
     if study.space.legal.count > QUICK * nominal_rate(study.space) or not len(sought_designs(study).front()):
         return None
     return certified(study)
@@ -197,6 +194,7 @@ class StudyBound:
     boxes_left: int  #: boxes of designs that were not looked into; 0: the bound is reached by a design
     limits: dict[str, float]  #: objective, with its unit -> value that no legal design is better than
     gaps: dict[str, float]  #: objective -> how much worse than that the study's best value is, relative
+    hypervolume_ratio: float  #: least share of the exact front's hypervolume, in the study's box
 
 
 def study_bound(
@@ -220,7 +218,9 @@ def study_bound(
         search.run(progress, enough=evaluations)
     except BoundBroken:
         raise unknown from None
-    lowest, least = known.min(axis=0), search.least()
+    bounds = search.bounds()
+    lowest, least = known.min(axis=0), bounds.min(axis=0)
+    whole = study.box.hypervolume(bounds)
     signs = [-1.0 if objective.direction == "maximize" else 1.0 for objective in space.objectives]
     return StudyBound(
         study=study.name,
@@ -230,4 +230,5 @@ def study_bound(
         boxes_left=sum(map(len, search.waiting)),
         limits=dict(zip((objective.key for objective in space.objectives), (least * signs).tolist(), strict=True)),
         gaps=dict(zip((o.name for o in space.objectives), regrets(lowest, least[np.newaxis]).tolist(), strict=True)),
+        hypervolume_ratio=study.box.hypervolume(known) / whole if whole else 1.0,
     )
