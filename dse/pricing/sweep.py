@@ -385,7 +385,7 @@ def read_designs(space: Space, path: Path, note: Callable[[str], None]) -> tuple
     for name in named:
         if name not in space.settable:
             hint = suggestion(name, space.settable)
-            raise DseError(f"{path}: column {name!r}: not a name of space {space.name}{hint}")
+            raise DseError(f"{path}: column {shortened(name)!r}: not a name of space {space.name}{hint}")
     if not named or not len(frame):
         raise DseError(f"{path}: holds no designs; expected a row for each, in columns named as parameters")
     if passed:
@@ -453,5 +453,5 @@ def _values(space: Space, path: Path, name: str, cells: Sequence[Any]) -> list[A
         try:
             known[cell] = None if blank else normal(space, name, cell)
         except DseError as error:
-            raise DseError(f"{path}: row {row}: {error}") from None
+            raise DseError(f"{path}: row {row}: {shortened(str(error))}") from None
     return [known[cell] for cell in cells]
