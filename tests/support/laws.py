@@ -64,9 +64,10 @@ def random_run(seed: int, points: int) -> TransformerRun:
 
 
 def around(rng: np.random.Generator, system: System, points: int) -> dict[str, FloatArray]:
-    """Half to twice what a machine has of what it works with; (points,) each. [SI units]"""
-    known = {name: system.quantities()[name] for name in system.never_slower()}
+    """Half to twice what a machine has of what it works with, a share at most 1; (points,) each. [SI units]"""
+    known, ranges = {name: system.quantities()[name] for name in system.never_slower()}, system.ranges()
     drawn = {name: value * rng.uniform(0.5, 2.0, points) for name, value in known.items() if np.isfinite(value)}
+    drawn = {name: np.minimum(values, ranges[name].high) for name, values in drawn.items()}
     return {**drawn, **{name: np.ceil(drawn[name]) for name in WHOLE}}
 
 
