@@ -67,15 +67,16 @@ class _Grower:
 
     def __init__(self, values: FloatArray, rising: IntArray, weights: FloatArray) -> None:
         self.values, self.rising, self.weights = values, rising, weights
+        self.finite = np.where(np.isfinite(values), values, 0.0)  #: where boxes have a middle and a side
         self.nodes: list[tuple[FloatArray, FloatArray, int, float, bool]] = []  #: low, high, sample, spread, inherits
         self.below: list[int] = []
 
     def add(self, rows: IntArray, parent: int = -1) -> int:
         """A node of some rows."""
-        values = self.values[rows]
-        low, high = values.min(axis=0), values.max(axis=0)
-        side = np.where(high > low, high - low, 1.0)
-        sample = int(rows[np.argmin((((values - low) / side - 0.5) ** 2).sum(axis=1))])
+        low, high = self.values[rows].min(axis=0), self.values[rows].max(axis=0)
+        above = self.finite[rows] - self.finite[rows].min(axis=0)
+        side = np.where(above.max(axis=0) > 0, above.max(axis=0), 1.0)
+        sample = int(rows[np.argmin(((above / side - 0.5) ** 2).sum(axis=1))])
         inherits = parent >= 0 and bool((high == self.nodes[parent][1])[self.rising].all())
         self.nodes.append((low, high, sample, float(self.spreads(low, high).sum()), inherits))
         self.below.append(-1)
@@ -96,7 +97,7 @@ class _Grower:
 
     def spreads(self, low: FloatArray, high: FloatArray) -> FloatArray:
         """Share of each rising quantity in the spread of a box. [-]"""
-        low, high = low[self.rising], high[self.rising]
+        low, high = (np.where(np.isfinite(end), end, 0.0)[self.rising] for end in (low, high))
         return np.asarray(self.weights * (high - low) / np.where(high > 0, high, 1.0))
 
     def halves(self, node: int, rows: IntArray) -> tuple[IntArray, IntArray]:
