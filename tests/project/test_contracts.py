@@ -33,14 +33,14 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 67_803),
-    ("costmodel dse", "dse.adapters", 46_146),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_748),
-    ("dse.searching dse.storage", "", 6_864),
-    ("dse.adapters", "", 21_659),
-    ("dse.adapters.xla", "", 6_481),
+    ("costmodel dse", "", 67_785),
+    ("costmodel dse", "dse.adapters", 46_140),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_739),
+    ("dse.searching dse.storage", "", 6_851),
+    ("dse.adapters", "", 21_645),
+    ("dse.adapters.xla", "", 6_480),
     ("dse.adapters.dfmodel", "", 3_957),
-    ("tests", "", 29_790),
+    ("tests", "", 29_788),
 ]
 
 #: Names without a meaning, which no value has.
