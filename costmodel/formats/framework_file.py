@@ -79,9 +79,7 @@ class Framework:
     limits: Mapping[str, str] = field(default_factory=dict)  #: name -> formula that its designs keep
     derived: Mapping[str, str] = field(default_factory=dict)  #: column -> formula of the software's automatic value
     modules: tuple[str, ...] = ()  #: of layers, by Megatron-LM's names, that it can recompute apart
-    offload: Mapping[str, Any] = field(
-        default_factory=dict
-    )  #: column -> values to try, or a formula, of tensors on hosts
+    offload: Mapping[str, Any] = field(default_factory=dict)  #: column of tensors on hosts -> values, or a formula
     models: Mapping[str, Any] = field(default_factory=dict)  #: built-in model -> its name in the framework; {}: any
 
     def said(self, model: Any, quantity: Lookup = lambda name: nan) -> dict[str, Any]:

@@ -133,11 +133,11 @@ def _provided(left: dict[str, Any]) -> dict[str, Any]:
 def _of_provider(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """A configuration of a provider of Gemma with the keys of other models; others as they are."""
     model = content["model"]
-    said = f"{model.get('_target_')} {model.get('transformer_layer_spec')}"
-    marked = (name for name, usual in NAMES["providers"].items() if name in said or {*[*usual][:1]} & {*model})
+    said, known = f"{model.get('_target_')} {model.get('transformer_layer_spec')}", NAMES["providers"]
+    marked = (name for name, row in known.items() if row["key"] in model or any(word in said for word in row["words"]))
     if not (name := next(marked, "")):
         return content
-    model = {**NAMES["providers"][name], **model, "provider": name.replace("olmoe", "minimax_m2")}
+    model = {**known[name]["usual"], **model, "provider": name}
     model.pop("transformer_layer_spec", None)
     if kinds := model.pop("interleaved_attn_pattern", None):
         local, base = model["rotary_base"]

@@ -375,11 +375,9 @@ def _read_schedule(parallel: Call, design: Mapping[str, Any], model: ModelShape)
 def recomputing(config: Call) -> str:
     """Policy of activation checkpointing: selective, full, memory_budget or none."""
     policy = config.arguments.get("activation_checkpoint", Call("SelectiveAC.Config"))
-    return (
-        TABLES["policies"].get(policy.name.removesuffix(".Config").rpartition(".")[2], "selective")
-        if policy
-        else "none"
-    )
+    if not policy:
+        return "none"
+    return str(TABLES["policies"].get(policy.name.removesuffix(".Config").rpartition(".")[2], "selective"))
 
 
 def converters(config: Call) -> list[str]:
