@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_table_rows, per_kernel
+from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_table_rows, per_kernel, taken
 from dse.adapters.dfmodel.graph import DfmodelGraph
 from dse.adapters.dfmodel.setup import Setup
 
@@ -33,27 +33,10 @@ class _Kernels:
     height: FloatArray  #: of an array, along n [-]
     cores: FloatArray  #: lanes times stages at most [-]
 
-    def take(self, rows: IntArray | slice) -> _Kernels:
-        """Kernels in some of the rows."""
-        columns = (self.m, self.n, self.steps, self.width, self.height, self.cores)
-        return _Kernels(*(values[rows] for values in columns))
-
     def rounds(self, row: IntArray, lanes: FloatArray, stages: FloatArray) -> FloatArray:
         """Blocks of m and n that pass one after another, of kernels on layouts; (layouts,). [-]"""
         rounds = np.ceil(self.m[row] / (lanes * self.width[row]))
         return rounds * np.ceil(self.n[row] / (stages * self.height[row]))
-
-    def cycles(self, row: IntArray, lanes: FloatArray, stages: FloatArray) -> FloatArray:
-        """Cycles of kernels on layouts; (layouts,). [-]"""
-        return self.rounds(row, lanes, stages) * self.steps[row]
-
-    def lanes(self) -> tuple[IntArray, FloatArray]:
-        """Rows, and the fewest lanes of each for every number of rounds; ascending; (layouts,)."""
-        return _fewest_parts(self.m, self.width, self.cores)
-
-    def stages(self) -> tuple[IntArray, FloatArray]:
-        """Rows, and the fewest stages of each for every number of rounds; ascending; (layouts,)."""
-        return _fewest_parts(self.n, self.height, self.cores)
 
     def num_layouts(self) -> FloatArray:
         """Bound on the lanes x stages that matter for each row. [-]"""
@@ -83,12 +66,7 @@ def fewest_cycles(
     only those count that are the fewest for a number of rounds: about twice the root of the shard's length.
     """
     points = np.broadcast_shapes(m.shape, streams.shape, (setup.num_points, 1))[0]
-    # A vector kernel has one stage and passes n columns in turn: a product whose k is n, and n is 1.
-    steps = np.where(graph.systolic, k, n) * streams
-    # A kernel with its own mapping has stages that share k, and n columns in turn.
-    steps = np.where(graph.own_stages, n * streams, steps)
-    height = np.where(graph.own_stages, per_kernel(setup.effective_stages), per_kernel(setup.array_height))
-    shards = (m, np.where(graph.own_stages, k, np.where(graph.systolic, n, 1)), steps, height)
+    shards = _as_products(graph, setup, m, k, n, streams)
     # A kernel without elements only communicates: it takes a core, and no cycle.
     table = np.stack(
         [np.broadcast_to(np.maximum(v, index < 2), (points, len(graph))) for index, v in enumerate(shards)]
@@ -110,14 +88,36 @@ def fewest_cycles(
     return np.where(whole, alone[:, counts.argmax(axis=0)][back], cycles)
 
 
+def least_work(
+    graph: DfmodelGraph, setup: Setup, m: FloatArray, k: FloatArray, n: FloatArray, streams: FloatArray
+) -> FloatArray:
+    """Cycles of kernels on all cores if no core waited; (points, kernels). No split of the cores takes fewer. [-]"""
+    rows, columns, steps, height = _as_products(graph, setup, m, k, n, streams)
+    blocks = np.ceil(rows / per_kernel(setup.array_width)) * np.ceil(columns / height)
+    return blocks * steps / per_kernel(np.floor(setup.cores))
+
+
+def _as_products(
+    graph: DfmodelGraph, setup: Setup, m: FloatArray, k: FloatArray, n: FloatArray, streams: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Rows and columns of kernels as products on the arrays, cycles of a block, and columns that an array holds. [-]
+
+    A vector kernel has one stage and passes n columns in turn: a product whose k is n, and n is 1. A kernel with its
+    own mapping has stages that share k, and n columns in turn.
+    """
+    steps = np.where(graph.own_stages, n, np.where(graph.systolic, k, n)) * streams
+    height = np.where(graph.own_stages, per_kernel(setup.effective_stages), per_kernel(setup.array_height))
+    return m, np.where(graph.own_stages, k, np.where(graph.systolic, n, 1)), steps, height
+
+
 def _by_groups(kernels: _Kernels, counts: FloatArray) -> FloatArray:
     """Fewest cycles of groups with `counts` kernels of each kind; (points, groups). [-]"""
     filled, used = np.flatnonzero(counts.any(axis=0)), np.flatnonzero(counts.any(axis=1))
     cycles = np.zeros((kernels.m.size // len(counts), counts.shape[1]))
-    used_kernels = kernels.take(np.arange(kernels.m.size).reshape(-1, len(counts))[:, used].ravel())
+    used_kernels = taken(kernels, np.arange(kernels.m.size).reshape(-1, len(counts))[:, used].ravel())
     loads = used_kernels.num_layouts().reshape(-1, used.size).sum(axis=1) + np.count_nonzero(counts)
     parts = [slice(part.start * used.size, part.stop * used.size) for part in _chunks(loads)]
-    balanced = [_balanced(used_kernels.take(part), counts[np.ix_(used, filled)]) for part in parts]
+    balanced = [_balanced(taken(used_kernels, part), counts[np.ix_(used, filled)]) for part in parts]
     cycles[:, filled] = np.concatenate(balanced)
     return cycles
 
@@ -166,13 +166,13 @@ def _on_all_cores(kernels: _Kernels) -> FloatArray:
     """Fewest cycles of kernels that take all cores, no fewer; (rows,). [-]"""
     tables = []
     for part in _chunks(np.sqrt(kernels.cores)):
-        lane_kernels = kernels.take(part)
+        lane_kernels = taken(kernels, part)
         row, column = _ragged(np.floor(np.sqrt(lane_kernels.cores)))
         divides = lane_kernels.cores[row] % (column + 1) == 0
         row, one = row[divides], column[divides] + 1.0
         other = lane_kernels.cores[row] / one
-        cycles = np.minimum(lane_kernels.cycles(row, one, other), lane_kernels.cycles(row, other, one))
-        tables.append(np.minimum.reduceat(cycles, np.flatnonzero(np.diff(row, prepend=-1))))
+        rounds = np.minimum(lane_kernels.rounds(row, one, other), lane_kernels.rounds(row, other, one))
+        tables.append(np.minimum.reduceat(rounds, np.flatnonzero(np.diff(row, prepend=-1))) * lane_kernels.steps)
     return np.concatenate(tables)
 
 
@@ -183,9 +183,9 @@ def _curves(kernels: _Kernels) -> tuple[IntArray, FloatArray, FloatArray]:
     """
     tables = []
     for part in _chunks(kernels.num_layouts()):
-        lane_kernels = kernels.take(part)
-        lane_row, lanes = lane_kernels.lanes()
-        stage_row, stages = lane_kernels.stages()
+        lane_kernels = taken(kernels, part)
+        lane_row, lanes = _fewest_parts(lane_kernels.m, lane_kernels.width, lane_kernels.cores)
+        stage_row, stages = _fewest_parts(lane_kernels.n, lane_kernels.height, lane_kernels.cores)
         span = lane_kernels.cores.max() + 1
         first, last = (
             np.searchsorted(stage_row * span + stages, lane_row * span + most, side="right")

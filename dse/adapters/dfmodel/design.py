@@ -281,7 +281,6 @@ KERNEL_CHUNK: Final = 2048
 #: Columns that are the native model's.
 _NATIVE: Final = {*PARTS["peak_memory"], *PARTS["energy_per_step"]} - {"idle_energy"}
 
-
 #: Parts of the time of an iteration, and price and power of the system. [s], [$], [W]
 _PARTS: Final = (
     *("forward_time", "backward_time", "tp_communication_time", "pp_communication_time", "bubble_time"),

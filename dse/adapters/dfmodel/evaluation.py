@@ -16,7 +16,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, per_kernel
 from dse.adapters.dfmodel import graph as codes
-from dse.adapters.dfmodel.cores import fewest_cycles
+from dse.adapters.dfmodel.cores import fewest_cycles, least_work
 from dse.adapters.dfmodel.graph import DfmodelGraph
 from dse.adapters.dfmodel.network import system_power, system_price, transfer_rate
 from dse.adapters.dfmodel.setup import GENERATIONS, Generation, Setup
@@ -131,7 +131,7 @@ class Loads:
     part: Shards
     rules: Generation
     streams: FloatArray  #: tiles, times repetitions where these are a kernel's; (points, kernels) [-]
-    work_time: FloatArray  #: at the given utilization; (points, kernels) [s]
+    work_time: FloatArray  #: at the given utilization; else of all cores if none waited; (points, kernels) [s]
     network_time: FloatArray  #: of links that work at once; (links, points, kernels) [s]
     edge_bytes: FloatArray  #: of one tile; (points, edges) [B]
     buffers: FloatArray  #: tiles that an edge inside a group holds; (edges,) [-]
@@ -194,7 +194,8 @@ def loads(graph: DfmodelGraph, setup: Setup, sharding: IntArray, generation: str
     else:
         streams = tiles * np.maximum(graph.repeats, 1)
     flops = np.where(graph.systolic, 2.0, 1.0) * part.m * part.k * part.n * streams
-    peak = np.where(setup.utilization > 0, setup.utilization, 1) * setup.peak_rate
+    at_utilization = flops / per_kernel(np.where(setup.utilization > 0, setup.utilization, 1) * setup.peak_rate)
+    least = least_work(graph, setup, part.m, part.k, part.n, streams) / per_kernel(setup.frequency)
     levels, loaded = graph.levels(), graph.weighted & ~(graph.streamed & rules.loads_weights)
     return Loads(
         graph=graph,
@@ -202,7 +203,7 @@ def loads(graph: DfmodelGraph, setup: Setup, sharding: IntArray, generation: str
         rules=rules,
         part=part,
         streams=streams,
-        work_time=flops / per_kernel(peak),
+        work_time=np.where(per_kernel(setup.utilization) > 0, at_utilization, least),
         network_time=network_time(graph, setup, part.output_bytes, tiles, sharding, generation),
         edge_bytes=part.output_bytes[..., graph.start] * ~graph.zero_out,
         buffers=np.asarray(levels[graph.end] - levels[graph.start] + 1, dtype=np.float64),
@@ -217,7 +218,7 @@ def kernel_groups(graph: DfmodelGraph, within: FloatArray) -> Groups:
     return Groups(within=within, inside=inside, crossing=first + second - 2 * inside)
 
 
-def group_costs(load: Loads, groups: Groups, bandwidth: FloatArray) -> GroupCosts:
+def group_costs(load: Loads, groups: Groups, bandwidth: FloatArray, *, at_least: bool = False) -> GroupCosts:
     """Time and SRAM of groups of kernels (`kernel_groups`); `bandwidth` is that of the DRAM, (points,). [B/s]
 
     Tensors that leave a group are written once an edge, and read once. An edge inside a group holds as
@@ -225,7 +226,7 @@ def group_costs(load: Loads, groups: Groups, bandwidth: FloatArray) -> GroupCost
     the oldest generation hold one.
 
     In the latest one, repetitions multiply the time of the whole group, which has one tile then. Kernels without do not
-    share it.
+    share it. `at_least` leaves the split of the cores out: a bound that is quick.
     """
     graph, setup, within = load.graph, load.setup, groups.within
     crossing = load.edge_bytes @ groups.crossing
@@ -236,7 +237,7 @@ def group_costs(load: Loads, groups: Groups, bandwidth: FloatArray) -> GroupCost
     passes = weight_passes(held, weights, per_kernel(setup.sram_bytes), within.sum(axis=0) == 1)
     stated = _summed(graph.memory_bytes, within)
     tiles, repeats, mixed = _group_streams(load, within)
-    compute = _compute_time(load, within, passes > 1)
+    compute = load.work_time @ within if at_least else _compute_time(load, within, passes > 1)
     memory, loading = crossing * tiles / per_kernel(bandwidth), stated / per_kernel(bandwidth)
     if load.rules.loads_weights:
         loading = loading + load.weight_bytes @ within / per_kernel(bandwidth * setup.sequences)

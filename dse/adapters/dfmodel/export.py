@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -37,18 +37,10 @@ from dse.output import Artefact
 #: Where the name of a gradient's kernel begins to differ from that of its kernel.
 GRADIENT: Final = "_bwd"
 
-#: Word of a vector kernel -> dimension of its tensors, which are features (m) by tokens (n).
-_VECTOR_CODES: Final = {"replicated": codes.NONE, "sequence": codes.N, "column": codes.M}
-#: Ending of a product's name -> word -> dimension: a weight's columns make features, its rows are summed
-#: over; the gradient of the input turns both round, and that of the weight is inputs (m) by outputs (n).
-_PRODUCT_CODES: Final[Mapping[str, Mapping[str, int]]] = {
-    "": {"column": codes.M, "row": codes.K},
-    "_bwd": {"column": codes.K, "row": codes.M},
-    "_bwd_weight_update": {"column": codes.N, "row": codes.M},
-}
-
+_DATA: Final[dict[str, Any]] = data_beside(__file__)
+_CODES: Final = {word: code for code, word in codes.SHARDINGS.items()}
 #: Column -> the most that a file can express, and the note for designs with more.
-_UNSUPPORTED: Final[Mapping[str, tuple[float, str]]] = data_beside(__file__)
+_UNSUPPORTED: Final[Mapping[str, tuple[float, str]]] = _DATA["columns"]
 
 
 def rows_of(graph: DfmodelGraph, layer: Layer) -> list[Kernel]:
@@ -102,8 +94,8 @@ def _asked(graph: DfmodelGraph, layer: Layer, shardings: Mapping[str, str]) -> d
     for index, (name, row) in enumerate(zip(graph.names, rows_of(graph, layer), strict=True)):
         if row.name in shardings:
             _, gradient, ending = name.partition(GRADIENT)
-            codes = _PRODUCT_CODES[gradient + ending] if row.splits_weight else _VECTOR_CODES
-            asked[index] = codes[shardings[row.name]]
+            kind = f"product{gradient}{ending}" if row.splits_weight else "vector"
+            asked[index] = _CODES[_DATA["dimensions"][kind][shardings[row.name]]]
     return asked
 
 

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from itertools import product
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, grouped
 from costmodel.errors import DseError
+from costmodel.formats.input_files import data_beside
 from costmodel.solve import Link, optima, optimum
 
 #: Dimensions by which a kernel may be sharded or tiled, by the codes of the format; the last is none.
@@ -104,31 +105,23 @@ class Traffic:
         )
 
 
-#: Layouts of a tensor: replicated, or split by rows or by columns.
-REPLICATED, ROWS, COLUMNS = range(3)
-
-#: Sharding -> layout of the kernel's output.
-PRODUCED: Final = {OUTER: ROWS, M: ROWS, K: REPLICATED, N: COLUMNS, NONE: REPLICATED}
-
+_DATA: Final[dict[str, Any]] = data_beside(__file__)
+_CODES: Final = {word: code for code, word in SHARDINGS.items()}
+#: Sharding -> layout of the kernel's output: replicated, rows or columns.
+PRODUCED: Final[Mapping[int, str]] = {_CODES[word]: layout for word, layout in _DATA["produced"].items()}
 #: Kind of consumer -> sharding -> layout that it wants of an input.
-WANTED: Final[Mapping[str, Mapping[int, int]]] = {
-    "gradient": {OUTER: ROWS, M: ROWS, K: COLUMNS, N: ROWS, NONE: REPLICATED},
-    "vector": {OUTER: ROWS, M: ROWS, K: REPLICATED, N: COLUMNS, NONE: REPLICATED},
-    "first": {OUTER: ROWS, M: REPLICATED, K: ROWS, N: COLUMNS, NONE: REPLICATED},
-    "second": {OUTER: ROWS, M: ROWS, K: COLUMNS, N: REPLICATED, NONE: REPLICATED},
+WANTED: Final[Mapping[str, Mapping[int, str]]] = {
+    kind: dict(zip(_CODES.values(), layouts, strict=True)) for kind, layouts in _DATA["wanted"].items()
 }
-
 #: Order of choice among equally good shardings: one that splits the work before one that repeats it.
 SPLIT_FIRST: Final = (OUTER, M, K, N, NONE)
 
 #: Order of choice of the reference: work repeated on all chips before work split by rows.
 WHOLE_FIRST: Final = (NONE, OUTER, K, M, N)
 
-#: Choices of published runs among equally good shardings.
+#: Choices of published runs among equally good shardings: run -> kernel -> sharding.
 PUBLISHED: Final[Mapping[str, Mapping[str, int]]] = {
-    "gpt_1t": {"LayerNorm_1": NONE, "DropOut_3": NONE, "V_bwd": K, "Add_2": M},
-    "megatron": {"LayerNorm_1": M, "DropOut_3": M, "V_bwd": K, "Add_2": M},
-    "inference": {"LayerNorm_1": NONE, "DropOut_3": NONE, "Add_2": NONE},
+    run: {kernel: _CODES[word] for kernel, word in choices.items()} for run, choices in _DATA["published"].items()
 }
 
 
@@ -163,11 +156,11 @@ def consumer_kind(graph: DfmodelGraph, edge: int) -> str:
     return "first" if graph.weighted[end] or np.all(sizes[0] == sizes[1]) else "second"
 
 
-def edge_collective(held: int, wanted: int) -> int:
+def edge_collective(held: str, wanted: str) -> int:
     """The collective that turns one layout into another."""
-    if held in (REPLICATED, wanted):
+    if held in ("replicated", wanted):
         return NOTHING
-    return ALL_GATHER if wanted == REPLICATED else ALL_TO_ALL
+    return ALL_GATHER if wanted == "replicated" else ALL_TO_ALL
 
 
 def kernel_collectives(graph: DfmodelGraph, choices: Sequence[int] | IntArray) -> IntArray:
@@ -190,9 +183,8 @@ def edge_collectives(graph: DfmodelGraph, choices: Sequence[int] | IntArray) -> 
 
 def moved_bytes(graph: DfmodelGraph, choices: Sequence[int] | IntArray) -> float:
     """Bytes that all-reduces of kernels and changes of layout on edges move, unsharded; no gradients. [B]"""
-    reduced = graph.output_bytes[kernel_collectives(graph, choices) == ALL_REDUCE].sum()
-    changed = graph.output_bytes[graph.start][edge_collectives(graph, choices) != NOTHING].sum()
-    return float(reduced + changed)
+    traffic = Traffic.of(graph, np.asarray(choices))
+    return float(traffic.kernel_bytes[traffic.of_kernels == ALL_REDUCE].sum() + traffic.edge_bytes.sum())
 
 
 def least_moving(

@@ -76,21 +76,16 @@ def _fragment_of(data: Mapping[str, Any], **words: str) -> Fragment:
 WRITTEN: Final[Mapping[str, Any]] = data_beside(__file__, "fragments.yaml")
 
 
-def template(kind: str, name: str, reads: str = "", makes: str = "") -> Fragment:
+def template(of: str, NAME: str, READS: str = "", MAKES: str = "") -> Fragment:
     """A row of a kind; of a product with a weight, from some features to others."""
-    return _fragment_of(WRITTEN["templates"][kind], NAME=name, READS=reads, MAKES=makes)
+    return _fragment_of(WRITTEN["templates"][of], NAME=NAME, READS=READS, MAKES=MAKES)
 
 
 #: Row -> how the reference writes it.
 FRAGMENTS: Final = {
-    "projection": template("product", "PROJ_GEMM", "nd", "H"),
     "attention_residual": residual("DropOut_2", "Add_1"),
-    "mlp_norm": template("norm", "LayerNorm_2"),
-    "mlp_up": template("product", "FFN0", "H", "U"),
-    "activation": template("activation", "GeLU"),
-    "mlp_down": template("product", "FFN1", "F", "H"),
     "mlp_residual": residual("DropOut_3", "Add_2"),
-    **{name: _fragment_of(data) for name, data in WRITTEN["rows"].items()},
+    **{name: template(**data) if "of" in data else _fragment_of(data) for name, data in WRITTEN["rows"].items()},
 }
 
 #: Features of the native model by the words of the graph.
@@ -109,11 +104,6 @@ def fragment(kernel: Kernel) -> Fragment:
 
 
 Words = Mapping[str, FloatArray]
-
-_DROPOUT: Final = "DropOut"
-
-#: Most kernels whose outputs another reads: gradients of more are summed before.
-MOST_INPUTS: Final = 2
 
 
 def model_graph(model: ModelShape, *, backward: bool = True, element_bytes: float = 2.0) -> DfmodelGraph:
@@ -178,9 +168,9 @@ def layer_graph(
     words = _words({name: np.asarray(value, dtype=np.float64) for name, value in given.items()}, gated_mlp)
     rows, edges = _written(layer or DECODER, backward)
     if not dropout:  # its readers read its input
-        before = {end: start for start, end in edges if end.startswith(_DROPOUT)}
+        before = {end: start for start, end in edges if end.startswith("DropOut")}
         edges = [(before.get(start, start), end) for start, end in edges if end not in before]
-        rows = [row for row in rows if not row[0].startswith(_DROPOUT)]
+        rows = [row for row in rows if not row[0].startswith("DropOut")]
     graph = _graph(rows, edges, words, np.asarray(element_bytes, dtype=np.float64))
     if gated_mlp:
         graph = replace(graph, names=tuple(name.replace("GeLU", "SwiGLU") for name in graph.names))
@@ -230,9 +220,9 @@ def _inputs_of(layer: Layer) -> dict[tuple[str, str], list[str]]:
 
 
 def _summed(makers: list[str], name: str) -> tuple[list[PassRows], list[str]]:
-    """Kernels that sum outputs of others until a kernel can read them, and the makers after that."""
+    """Kernels that sum outputs of others until a kernel can read them, two at most, and the makers after that."""
     sums = []
-    while len(makers) > MOST_INPUTS:
+    while len(makers) > 2:
         maker_name = f"{name}_{len(makers)}"
         sums.append(PassRows(f"{maker_name} 1 H - S", "\n".join(f"{maker} > {maker_name}" for maker in makers[:2])))
         makers = [maker_name, *makers[2:]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from math import isqrt
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows, distinct_table_rows, divisors
+from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows, distinct_table_rows, divisors, per_kernel
 from costmodel.errors import DseError
 from costmodel.training.model import ModelShape
 from dse.adapters.dfmodel.evaluation import (
@@ -46,7 +46,8 @@ LARGEST_TABLE: Final = 50_000_000
 #: Totals that differ by less are equal: sums in another order do. [-]
 TIE: Final = 1e-13
 
-_MANY: Final = 10_000  #: kernels times the root of the tokens, or half the sizes of a tile; minutes above
+_MANY: Final = 200_000  #: designs that are tried at most
+_BLOCK: Final = 32  #: designs whose bounds are looked at together
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,8 +208,10 @@ def cheapest(
     if sizes is not None and np.isfinite(room):
         owns = {s: np.where(carried(candidates, s, sizes) <= room, costs, np.inf) for s, costs in owns.items()}
     best = [_Best(np.zeros(1), np.zeros(1))]
-    for step in candidates.steps:
-        best.append(best[-1].after(step, owns[step]))
+    for step, last in zip(candidates.steps, (None, *candidates.steps), strict=False):
+        # Another group like the last one changes nothing where that one did not.
+        settled = step is last and all(map(np.array_equal, astuple(best[-1]), astuple(best[-2])))
+        best.append(best[-1] if settled else best[-1].after(step, owns[step]))
     if not np.isfinite(best[-1].cost[0]):
         return None
     member, position = np.empty(candidates.sets.shape[1], dtype=np.intp), 0
@@ -270,42 +273,80 @@ def fastest_mapping(
     (kernels,) [code]; `ways` are groups to choose from, such as `fused_ways` lists; `generation` is a key of
     `GENERATIONS`.
 
-    The cost of a group depends only on its kernels, so each distinct set is evaluated once; other live bytes in DRAM
-    depend on the kernels done before and after it. With a second tier of DRAM the fastest groups within the first
-    compete with the fastest within both, at the bandwidth of both, which is the lower: mappings that need only the
-    first are never faster in the latter.
+    Each distinct set of kernels is evaluated once; other live bytes in DRAM depend on the kernels done before and after
+    it. With a second tier of DRAM the fastest groups within the first compete with the fastest within both, at the
+    bandwidth of both: mappings that need only the first are never faster there. The network takes the same time for all
+    groupings. Unless it hides behind other work, designs that differ only in it share their fastest groups.
 
-    The network takes the same time for all groupings of kernels. Unless it hides behind other work, designs that differ
-    only in it share their fastest groups.
-
-    Designs are tried in the order of the time that they would take without memory traffic and at the
-    full rate of all cores. Once that exceeds the best time found, no design left can be faster.
+    Designs are tried in the order of the time that they would take without memory traffic and if no core waited. Once
+    that exceeds the best time found, no design left can be faster.
     """
-    load = loads(graph, setup, sharding, generation)
-    work, network = np.sum(load.work_time, axis=-1), np.sum(load.network_time, axis=-1).max(axis=0)
-    shortest = OVERLAPPED[setup.overlap](work, np.zeros_like(work), network)
-    bound = np.broadcast_to(iteration_time(graph, setup, shortest, load.rules), (setup.num_points,))
+    load, points = loads(graph, setup, sharding, generation), (setup.num_points,)
+    network = np.broadcast_to(np.sum(load.network_time, axis=-1).max(axis=0), points)
+    shortest = OVERLAPPED[setup.overlap](np.sum(load.work_time, axis=-1), np.zeros(1), network)
+    bound = np.broadcast_to(iteration_time(graph, setup, shortest, load.rules), points)
+    added = network * (setup.overlap != "perfect")
+
+    def demands(designs: IntArray) -> Loads:
+        of_designs = loads(graph, setup.take(designs), sharding, generation)
+        return replace(of_designs, network_time=of_designs.network_time * (setup.overlap == "perfect"))
+
+    def times(designs: IntArray, layer_time: float) -> FloatArray:
+        time = iteration_time(graph, setup.take(designs), layer_time + added[designs], load.rules)
+        return np.broadcast_to(time, designs.shape)
+
     sets = kernel_groups(graph, ways.sets.T.astype(np.float64))
-    same, hidden = _same_groups(setup), setup.overlap == "perfect"
-    added = np.broadcast_to(network, bound.shape)
-    known: dict[int, tuple[float, IntArray]] = {}
-    best, chosen, groups = np.inf, -1, np.zeros(0, dtype=np.intp)
-    for point in np.argsort(bound, kind="stable"):
-        if bound[point] > best * (1 + TIE):
-            break
-        row = setup.take(np.array([point]))
-        if same[point] not in known:
-            loads_of_row = loads(graph, row, sharding, generation)
-            if not hidden:
-                loads_of_row = replace(loads_of_row, network_time=np.zeros_like(loads_of_row.network_time))
-            known[same[point]] = _fastest_groups(loads_of_row, ways, sets)
-        layer_time, member = known[same[point]]
-        layer_time += 0.0 if hidden else added[point]
-        time = float(iteration_time(graph, row, np.array([layer_time]), load.rules).flat[0])
-        faster, equal = time < best * (1 - TIE), time <= best * (1 + TIE) and point < chosen
-        if faster or equal:
-            best, chosen, groups = min(time, best), int(point), member
-    return None if chosen < 0 else Mapping(setup.take(np.array([chosen])), groups)
+    search = _MappingSearch(demands, times, _same_groups(setup), ways, sets, np.full(points, np.inf))
+    order, size = np.argsort(bound, kind="stable"), max(1, min(_BLOCK, _BLOCK * 20_000 // len(ways.sets)))
+    for block in np.split(order, range(size, order.size, size)):
+        search.explore(block[bound[block] <= search.longest])
+    first = int(np.argmax(search.tried <= search.longest))
+    if not np.isfinite(search.longest):
+        return None
+    return Mapping(setup.take(np.array([first])), search.known[search.same[first]][1])
+
+
+@dataclass(slots=True)
+class _MappingSearch:
+    """The fastest groups of designs, block by block.
+
+    No design of a block is faster than the cheapest groups would be if each took the least time of all designs of the
+    block, on cores that never wait. Blocks that this bound does not leave out are halved.
+    """
+
+    demands: Callable[[IntArray], Loads]  #: of designs, without a network that hides behind no other work
+    times: Callable[[IntArray, float], FloatArray]  #: of an iteration of designs, from that of a layer by `demands` [s]
+    same: IntArray  #: a number for each design, the same for designs with the same fastest groups; (points,)
+    ways: Groupings
+    sets: Groups
+    tried: FloatArray  #: time of an iteration, infinite where it is not known; (points,) [s]
+    known: dict[int, tuple[float, IntArray]] = field(default_factory=dict)  #: by `same`: time of a layer, and groups
+
+    @property
+    def longest(self) -> float:
+        """The longest time that still equals the best. [s]"""
+        return float(self.tried.min()) * (1 + TIE)
+
+    def explore(self, designs: IntArray, bounds: FloatArray | None = None) -> None:
+        """Find the groups of designs, unless their `bounds`, (designs, sets), are above the best time. [s]"""
+        kinds, first, back = np.unique(self.same[designs], return_index=True, return_inverse=True)
+        if kinds.size == 1:
+            if kinds[0] not in self.known:
+                self.known[kinds[0]] = _fastest_groups(self.demands(designs[:1]), self.ways, self.sets)
+            self.tried[designs] = self.times(designs, self.known[kinds[0]][0])
+        elif kinds.size:
+            bounds = self._bounds(self.demands(designs[first]))[back] if bounds is None else bounds
+            least = cheapest(self.ways, bounds.min(axis=0))
+            times = self.times(designs, np.inf if least is None else least[0])
+            fast = np.isfinite(times) & (times <= self.longest)
+            for half in np.array_split(np.flatnonzero(fast), 2):
+                self.explore(designs[half], bounds[half])
+
+    def _bounds(self, load: Loads) -> FloatArray:
+        """Times that groups take at least, infinite where the SRAM is too small; (designs, sets). [s]"""
+        costs = group_costs(load, self.sets, np.atleast_1d(dram_tiers(load.setup)[0][0]), at_least=True)
+        fits = within_capacity(costs.sram_bytes, per_kernel(load.setup.sram_bytes))
+        return np.where(fits, costs.group_time, np.inf)
 
 
 def _same_groups(setup: Setup) -> IntArray:
@@ -349,18 +390,22 @@ def _fastest_groups(load: Loads, ways: Groupings, sets: Groups) -> tuple[float, 
     return best
 
 
-def with_tiles(setup: Setup, generation: str, largest: float = np.inf, *, kernels: int = 1) -> Setup:
+def with_tiles(setup: Setup, generation: str, largest: float = np.inf) -> Setup:
     """Each row once for each size of a tile: those that divide the sequence, the smallest first.
 
     Where the last tile may be smaller, sizes that make the same number of tiles cost the same: the smallest stands for
-    all. With a `largest` size [tokens], only sizes up to it, itself first. Many `kernels` only take divisors.
+    all. With a `largest` size [tokens], only sizes up to it, itself first.
     """
     seq_len = int(setup.seq_len.flat[0])
-    sizes = divisors(seq_len)
-    if GENERATIONS[generation].ragged_tiles and kernels * seq_len**0.5 < _MANY:
-        sizes = np.unique(np.ceil(seq_len / np.arange(1.0, seq_len + 1)))
+    if GENERATIONS[generation].ragged_tiles:
+        few = np.arange(1.0, isqrt(seq_len) + 2)
+        sizes = np.unique(np.ceil(seq_len / np.ceil(seq_len / np.concatenate([few, np.ceil(seq_len / few)]))))
+    else:
+        sizes = divisors(seq_len)
     if np.isfinite(largest):
         sizes = np.append(largest, sizes[sizes < largest])
+    if setup.num_points * sizes.size > _MANY:
+        raise DseError(f"tile_size: {setup.num_points * sizes.size:,} sizes of tiles and dimensions to try; give one")
     rows = setup.take(np.repeat(np.arange(setup.num_points), sizes.size))
     return replace(rows, tile_size=np.tile(sizes, setup.num_points))
 

@@ -57,15 +57,6 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Ties:
-    """Shardings that move as little as the one that is reported."""
-
-    count: int
-    fastest: float  #: [s]
-    slowest: float  #: [s]
-
-
-@dataclass(frozen=True, slots=True)
 class DfmodelReport:
     """A set-up, the choices made for it, and the results."""
 
@@ -75,7 +66,8 @@ class DfmodelReport:
     groups: IntArray
     evaluation: DfmodelEvaluation
     tile_chosen: bool  #: the size of a tile was found, not given
-    ties: Ties | None  #: where the sharding was found and others move as little
+    #: Shardings that move as little as one that was found, and the shortest and longest of their times. [-], [s], [s]
+    ties: tuple[int, float, float] | None
 
 
 def evaluated_file(path: Path, *, generation: str, wanted: Wanted = Wanted()) -> DfmodelReport:
@@ -114,7 +106,7 @@ def _decided(file: SetupFile, generation: str, wanted: Wanted) -> DfmodelReport:
         mapping = _with_batches(graph, mapping, sharding, generation)
     evaluation = evaluate(graph, mapping.setup, sharding, generation=generation, groups=mapping.groups)
     if best is not None and best.count > 1:
-        ties = Ties(best.count, *_tied_times(graph, best, mapping, generation))
+        ties = best.count, *_tied_times(graph, best, mapping, generation)
     if not np.isfinite(evaluation.iteration_time[0]):
         crowded = int(np.argmax(~np.isfinite(evaluation.group_time[0])))
         raise DseError(
@@ -203,7 +195,7 @@ def _designs(file: SetupFile, generation: str, wanted: Wanted) -> Setup:
     limited = GENERATIONS[generation].tile_limits and wanted.tile_size is None
     if _tile_is_open(file, wanted) or (limited and setup.workload == "llm"):
         largest = np.inf if _tile_is_open(file, wanted) else float(setup.tile_size[0])
-        return with_tiles(sized(setup), generation, largest, kernels=len(file.graph))
+        return with_tiles(sized(setup), generation, largest)
     return sized(setup)
 
 
@@ -225,8 +217,8 @@ def figures(report: DfmodelReport) -> dict[str, Any]:
         "sram_bytes": evaluation.sram_bytes[0].tolist(),
         "dram_bytes": float(evaluation.dram_bytes[0]),
         "fits": bool(evaluation.fits[0]),
-        "equal_shardings": None if report.ties is None else report.ties.count,
-        "equal_shardings_s": None if report.ties is None else [report.ties.fastest, report.ties.slowest],
+        "equal_shardings": report.ties and report.ties[0],
+        "equal_shardings_s": report.ties and [*report.ties[1:]],
         "communication_bytes": moved_bytes(report.file.graph, report.sharding),
         "sharding": dict(zip(names, sharding_words(report.sharding), strict=True)),
         "groups": _members(report.file.graph, report.groups),
@@ -253,8 +245,8 @@ def dfmodel_report(report: DfmodelReport) -> list[RenderableType]:
         ("power", readable(float(evaluation.power[0]), "W", digits=5)),
     ]
     if report.ties is not None:
-        fastest, slowest = (readable(time, "s", digits=6) for time in (report.ties.fastest, report.ties.slowest))
-        rows.append(("equal shardings", f"{report.ties.count:,} move as little: {fastest} to {slowest}"))
+        fastest, slowest = (readable(time, "s", digits=6) for time in report.ties[1:])
+        rows.append(("equal shardings", f"{report.ties[0]:,} move as little: {fastest} to {slowest}"))
     return [
         Text("Groups of kernels", style="bold"), Text(), _group_table(report), Text(),
         Text("Iteration", style="bold"), Text(), facts(rows),

@@ -406,15 +406,15 @@ def test_open_sizes_of_many_chips_are_found_at_once():
 
 
 @pytest.mark.parametrize(("overlap", "dram_bytes"), [("none", 6e3), ("perfect", 0), ("compute_memory", 6e3)])
-def test_designs_that_share_their_groups_are_as_fast_as_each_alone(overlap, dram_bytes):
+@pytest.mark.parametrize(("seed", "utilization"), [(0, 0), (1, 0), (2, 0), (3, 0.7)])
+def test_designs_that_share_their_groups_are_as_fast_as_each_alone(seed, utilization, overlap, dram_bytes):
     """All sizes of 12 chips, with all tiles: the time of the best of designs that are mapped one by one."""
-    graph = toy_graph(np.random.default_rng(0))
+    graph = toy_graph(np.random.default_rng(seed))
     columns = toy_setup(
         num_chips=12, x=0, y=0, z=0, y_bandwidth=31, z_bandwidth=23, num_layers=6, global_batch_size=24,
-        dram_bytes=dram_bytes, sram_bytes=9e3,
+        dram_bytes=dram_bytes, sram_bytes=9e3, utilization=utilization,
     ).columns()  # fmt: skip
-    network = {"topology": "r_r_r", "roles": ("TP", "PP", "DP"), "overlap": overlap}
-    rows = with_tiles(sized(Setup.of(**columns, **network)), "gen2a")
+    rows = with_tiles(sized(Setup.of(topology="r_r_r", roles=("TP", "PP", "DP"), overlap=overlap, **columns)), "gen2a")
     sharding, ways = least_moving(graph).choices, fused_ways(graph, 4)
 
     def best(designs):

@@ -204,14 +204,10 @@ def _group_mistakes(message: Message, block: Message) -> Iterator[str]:
             )
 
 
-GIGA: Final = 1e9
-
 #: Column of a set-up -> where a message has it, and the factor to SI units.
 FIELDS: Final[dict[str, tuple[str, float]]] = {
     name: (str(at), float(factor)) for name, (at, factor) in data_beside(__file__, "fields.yaml").items()
 }
-#: Columns that are 1 where a file says nothing.
-_ONE: Final = ("micro_batch_size", "tile_size")
 #: Overlap of the third generation, by its codes.
 OVERLAPS: Final = ("none", "perfect", "none", "compute_memory")
 
@@ -357,13 +353,13 @@ def _setup(message: Message) -> Setup:
     for name, (path, factor) in FIELDS.items():
         content, field = block(message, path)
         value = float(getattr(content, field))
-        columns[name] = 1.0 if value == 0 and name in _ONE else value * factor
+        columns[name] = 1.0 if value == 0 and name in ("micro_batch_size", "tile_size") else value * factor
     topology = message.system.WhichOneof("topology_variant")
     network = getattr(message.system, topology)
     axes = AXES[: len(TOPOLOGIES[topology])]
     for axis in axes:
         columns[axis] = float(getattr(network, axis))
-        columns[f"{axis}_bandwidth"] = getattr(network, f"link_bw_{axis}") * GIGA
+        columns[f"{axis}_bandwidth"] = getattr(network, f"link_bw_{axis}") * 1e9
     run = run_block(message)
     newest, workload = hasattr(run, "overlap"), run.WhichOneof("workload_variant")
     columns |= _workload_columns(run, columns["num_chips"])

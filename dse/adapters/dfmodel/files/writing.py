@@ -16,7 +16,7 @@ from costmodel.columns import IntArray
 from dse.adapters.dfmodel.evaluation import Shards, shards
 from dse.adapters.dfmodel.files.records import DATAFLOW, FIELDS, OVERLAPS, block, run_block
 from dse.adapters.dfmodel.files.setup_files import ROOTS, Message, empty_setup
-from dse.adapters.dfmodel.graph import NONE, NOTHING, DfmodelGraph, K, N, Traffic
+from dse.adapters.dfmodel.graph import NONE, DfmodelGraph, K, N, Traffic
 from dse.adapters.dfmodel.setup import AXES, Setup
 
 KERNEL_BY_KERNEL: Final = 2
@@ -77,16 +77,9 @@ def _fill_graph(
         variant.shard_outer_M, variant.shard_N = int(part.m[0, number]), int(part.n[0, number])
         if graph.systolic[number]:
             variant.shard_K = int(part.k[0, number])
-        moved, size = int(traffic.of_kernels[number]), float(traffic.kernel_bytes[number])
-        _state_traffic(variant, moved, size)
+        variant.communication_type = int(traffic.of_kernels[number])
+        variant.communication_size = float(traffic.kernel_bytes[number])
     _fill_connections(block.connections, graph, levels, traffic, part)
-
-
-def _state_traffic(block: Message, moved: int, size: float) -> None:
-    """Write the moved tensors and their bytes."""
-    block.communication_type = moved
-    if moved != NOTHING:
-        block.communication_size = size
 
 
 def _fill_kernel(kernel: Message, graph: DfmodelGraph, number: int) -> None:
@@ -126,8 +119,8 @@ def _fill_connections(
         edge.buffer_depth = int(levels[end] - levels[start] + 1)
         edge.tensor_size = graph.output_bytes[start]
         edge.shard_tensor_size = part.output_bytes[0, start]
-        moved, size = int(traffic.of_edges[number - 1]), float(traffic.edge_bytes[number - 1])
-        _state_traffic(edge, moved, size)
+        edge.communication_type = int(traffic.of_edges[number - 1])
+        edge.communication_size = float(traffic.edge_bytes[number - 1])
         edge.zero_out = bool(zero_out[number - 1])
 
 
