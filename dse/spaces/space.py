@@ -51,7 +51,8 @@ YOUNGER_FIELDS: Final = (
 )
 #: Quantities of machines that are younger, too: no fingerprint has a value of 0.
 YOUNGER_QUANTITIES: Final = tuple(
-    f"software_{name}" for name in ("expert_clamp_passes", "update_copies", "offloaded_weights", "narrow_gathers")
+    f"software_{name}"
+    for name in ("expert_clamp_passes", "update_copies", "offloaded_weights", "narrow_gathers", "kept_gathers")
 )
 #: Name of the condition that `Space.focused` adds.
 FOCUS = "focus"

@@ -91,7 +91,7 @@ def layout_changes(run: RankRun, edge: Edge) -> tuple[list[LayoutChange], list[L
     """Collectives of an edge in the forward and in the backward pass.
 
     A collective that several edges share counts for the first of them. Products keep shards of a gathered input, and
-    gather it again during the activation gradient [Korthikanti2022]_.
+    gather it again during the activation gradient [Korthikanti2022]_, unless software keeps it (`repeats`).
     """
     activation, gradient = _codes(run, edge)
     for other in edge.sharing:
@@ -140,13 +140,12 @@ def sent_bytes(run: RankRun, edge: Edge) -> tuple[FloatArray, FloatArray]:
     tp, message = run.design.tp, run.of_kernel(edge.end).activation_bytes(edge.end.reads)
     shares = {name: sent_of(tp)[1] for name, sent_of in RING.items()}
     shares["all_to_all"], none = (tp - 1) / tp**2, np.zeros(tp.shape)  # each rank keeps its own share of its share
-    forward, backward = (
-        sum(
-            (np.where(one.happens, shares[one.name] * message * cast_share(run, one.narrow), 0.0) for one in changes),
-            none,
-        )
-        for changes in layout_changes(run, edge)
-    )
+
+    def sent(one: LayoutChange) -> FloatArray:
+        size = message * cast_share(run, one.narrow) * repeats(run, one.hidden_by)
+        return np.where(one.happens, shares[one.name] * size, 0.0)
+
+    forward, backward = (sum(map(sent, changes), none) for changes in layout_changes(run, edge))
     return forward, backward
 
 
@@ -378,6 +377,11 @@ def cast_share(run: RankRun, narrow: bool) -> FloatArray | float:
     return np.where(run.system.software.narrow_gathers > 0, operand_bytes(run) / run.precision.element_bytes, 1.0)
 
 
+def repeats(run: RankRun, hidden_by: KernelsOfPass) -> FloatArray | float:
+    """0 for a collective of an activation gradient, which brings an input again, where that is kept; else 1. [-]"""
+    return 1.0 - run.system.software.kept_gathers if hidden_by[1] == "activation_gradient" else 1.0
+
+
 def exchange(name: str, message_bytes: FloatArray, tp: FloatArray, system: System) -> CollectiveCost:
     """A collective of a tensor-parallel group of neighbours; the message is the whole tensor."""
     group = Group.of_neighbours(tp)
@@ -451,10 +455,10 @@ def exposed_collectives(
         by_product = counts.setdefault(key, {})
         by_product[change.in_pieces] = by_product.get(change.in_pieces, np.zeros(())) + change.happens
     chunked, total = np.asarray(run.design.tp_overlap == CHUNKED), KernelCost()
-    for (name, _, hidden_by, width, narrow), by_product in sorted(
-        counts.items()
-    ):  # the order does not depend on designs
-        numbers = {key: exchanges.several_ranks * unique.of_points(count) for key, count in by_product.items()}
+    # sorted: their order does not depend on designs
+    for (name, _, hidden_by, width, narrow), by_product in sorted(counts.items()):
+        happens = exchanges.several_ranks * repeats(run, hidden_by)
+        numbers = {key: happens * unique.of_points(count) for key, count in by_product.items()}
         number, single = sum(numbers.values(), start=np.zeros(())), exchanges.cost(name, width, narrow)
         if chunked.any():
             for product in {NOTHING, *numbers}:

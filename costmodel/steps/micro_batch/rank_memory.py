@@ -47,7 +47,7 @@ class PartMemory(Columns):
 
 
 #: Quantities of a system that `rank_memory` reads: whether formats need transposed copies, and kept activations.
-MEMORY_READS: Final = ("mx_speedup", "software_kept_activations")
+MEMORY_READS: Final = ("mx_speedup", "software_kept_activations", "software_kept_gathers")
 
 
 def rank_memory(run: RankRun) -> list[PartMemory]:
@@ -142,7 +142,7 @@ def layer_memory(run: RankRun, layer: Layer) -> PartMemory:
     if recomputed.any():
         selected = more * layer_activations(run, layer, recomputing=True)
     again = np.where(recomputed, everything - np.where(full, 0.0, selected), 0.0)
-    wide = run.tokens * (2 * widest_output(run, layer) + widest_gathered(run, layer))
+    wide = run.tokens * widest_tensors(run, layer)
     if any(kernel.of_experts for kernel in layer.kernels):
         sizes = run.model.features
         wide = np.maximum(wide, run.expert_tokens * (2 * sizes["expert_up"] / shape.etp + sizes["expert_in"]))
@@ -245,11 +245,11 @@ def kept_inputs(run: RankRun, layer: Layer, *, recomputing: bool) -> Iterator[tu
     """Bytes that a rank keeps of the input of each kernel of a layer's forward pass, (points,). [B]
 
     Tensors inside of its attention core are left out. A gradient needs the input of its kernel, and that of a dropout
-    its mask. A gathered input is kept in the form in which the kernel before it wrote it; an input in a narrow format
-    is kept in that format, except the output of an attention core, which is kept in 16 bits.
+    its mask. A gathered input is kept in the form in which the kernel before it wrote it, unless `kept_gathers` is 1;
+    one in a narrow format in that format, except the output of an attention core, which is kept in 16 bits.
     """
     shape, of_products = run.design, dict[Kernel, list[tuple[BoolArray, bool, BoolArray]]]()
-    formats, adapters = some_narrow(run), some_adapters(run)
+    formats, adapters, as_gathered = some_narrow(run), some_adapters(run), run.system.software.kept_gathers > 0
     if adapters:
         from costmodel.kernels.adapters import LoraAdapter
     for kernel in layer.kernels:
@@ -266,7 +266,7 @@ def kept_inputs(run: RankRun, layer: Layer, *, recomputing: bool) -> Iterator[tu
         by_adapter = made > 0
         if kernel.kind.matrix and not kernel.of_experts:
             is_shared = shape.is_split(kernel, "row") | (shape.shards(before) == shape.tp)
-            is_shared = is_shared & ~(by_adapter & shape.is_split(kernel, "column") & (shape.tp > 1))
+            is_shared = is_shared & ~((by_adapter | as_gathered) & shape.is_split(kernel, "column") & (shape.tp > 1))
             narrow = is_quantised(kernel) and not before.is_core
             # an input that one product keeps is not kept again by others
             for others, alike, is_kept in of_products.setdefault(before, []):
@@ -290,20 +290,13 @@ def core_activation_bytes(run: RankRun, keeps_scores: BoolArray, keeps_rows: Boo
     return np.where(keeps_scores, scores, np.where(keeps_rows, 4.0 * rows, 0.0))
 
 
-def widest_output(run: RankRun, layer: Layer) -> FloatArray:
-    """Features for each token of the widest output, among products that Megatron-LM splits by columns. [-]"""
-    shape, widest = run.design, np.zeros(np.shape(run.design.tp))
+def widest_tensors(run: RankRun, layer: Layer) -> FloatArray:
+    """Features for each token of the widest output split by columns, its gradient, and the widest gathered input."""
+    shape, output, gathered = run.design, np.zeros(np.shape(run.design.tp)), np.zeros(np.shape(run.design.tp))
     for product in weights_of(layer):
+        is_split = shape.is_split(product, "column")
         if product.megatron == "column":
-            shards = np.where(shape.is_split(product, "column"), shape.tp, 1.0)
-            widest = np.maximum(widest, run.model.features[product.makes] / shards)
-    return widest
-
-
-def widest_gathered(run: RankRun, layer: Layer) -> FloatArray:
-    """Features for each token of the widest input that a product gathers; 0 where none does. [-]"""
-    shape, widest = run.design, np.zeros(np.shape(run.design.tp))
-    for product in weights_of(layer):
-        gathers = shape.is_split(product, "column") & (shape.shards(layer.input_of(product)) > 1)
-        widest = np.maximum(widest, np.where(gathers, run.model.features[product.reads], 0.0))
-    return widest
+            output = np.maximum(output, run.model.features[product.makes] / np.where(is_split, shape.tp, 1.0))
+        gathers = is_split & (shape.shards(layer.input_of(product)) > 1) & (run.system.software.kept_gathers == 0)
+        gathered = np.maximum(gathered, np.where(gathers, run.model.features[product.reads], 0.0))
+    return 2 * output + gathered

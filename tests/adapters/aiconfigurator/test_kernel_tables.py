@@ -14,7 +14,7 @@ from dse.adapters.aiconfigurator.tables import is_kept_apart, samples
 from dse.adapters.aiconfigurator.times import TIMES, library_system, library_times
 from dse.validation.kernels import attention_times, gemm_times
 from dse.validation.table import MeasuredRow
-from tests.support.cases import cases
+from tests.support.cases import by_table
 from tests.support.commands import json_of, stderr_of, stdout_of
 
 H100 = load_system("h100_80g_dgx").with_quantities({"sustained": 1.0})
@@ -134,9 +134,7 @@ def test_grouped_rows_take_the_products_of_the_experts_that_a_rank_holds():
     assert widths / whole == pytest.approx(0.5, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"), cases(__file__, "a_folder_or_an_option_that_does_not_fit_is_refused")
-)
+@by_table("arguments", "message")
 def test_a_folder_or_an_option_that_does_not_fit_is_refused(tmp_path, arguments: Sequence[str], message):
     stored(tmp_path, timed(products(), "bf16", 1.0))
     error = stderr_of("validate", "--kernels", str(tmp_path), *arguments)

@@ -9,7 +9,7 @@ from costmodel import load_system
 from costmodel.kernels.collectives import RING, collective, send_recv
 from costmodel.steps.pipeline.stages import stage_layers
 from costmodel.training.ranks import Group
-from tests.support.cases import cases
+from tests.support.cases import by_table
 
 ONE = np.ones(1)
 
@@ -139,9 +139,7 @@ def test_a_message_to_the_next_stage_takes_the_widest_link_it_must(toy_system):
     assert send_recv(1e8 * ONE, Group(ONE, ONE), toy_system.network).time == 0
 
 
-@pytest.mark.parametrize(
-    ("layers", "pp", "vpp", "outer", "inner"), cases(__file__, "left_over_layers_go_to_inner_stages_first")
-)
+@by_table("layers", "pp", "vpp", "outer", "inner")
 def test_left_over_layers_go_to_inner_stages_first(layers, pp, vpp, outer, inner):
     dealt = stage_layers(layers, pp, vpp, np.arange(pp))
     assert [dealt[-1], dealt[1:-1].max(initial=0)] == [outer, inner]

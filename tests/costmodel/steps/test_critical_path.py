@@ -12,6 +12,7 @@ from costmodel.steps.pipeline.stages import chunk_sizes, pipeline_stages, rank_l
 from costmodel.steps.stage_memory import held_micro_batches
 from costmodel.training.design import LAYOUTS
 from costmodel.training.model import ModelShape
+from tests.support.cases import by_table
 
 POINTS = 12
 
@@ -127,9 +128,7 @@ def simulated_in_flight(p: int, v: int, m: int, rank: int) -> int:
     return most
 
 
-@pytest.mark.parametrize(
-    ("p", "v", "m"), [(4, 1, 16), (4, 1, 2), (8, 1, 64), (2, 2, 8), (4, 4, 8), (8, 10, 32), (8, 3, 64)]
-)
+@by_table("p", "v", "m")
 def test_activations_in_flight_are_those_of_the_schedule_run_step_by_step(p, v, m):
     model = load_model("gpt3_175b")
     design = DesignPoints.of(pp=p, vpp=v, gradient_accumulation_steps=m)

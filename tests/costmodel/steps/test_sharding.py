@@ -9,6 +9,7 @@ import pytest
 
 from costmodel import DesignPoints, load_model, load_system
 from costmodel.steps.micro_batch.exchanges import sent_bytes
+from costmodel.steps.micro_batch.rank_memory import layer_memory
 from costmodel.steps.transformer import resolve_sharding, step
 from costmodel.training.blocks import DECODER, assignments_of
 from costmodel.training.design import sharding_column
@@ -93,15 +94,20 @@ def test_named_assignments_are_rows_of_the_table(switch, gpt, toy_system):
 
 
 # A layer of Megatron's moves its activation in two all-reduces each way; in sequence parallelism each becomes
-# a reduce-scatter and an all-gather, and two inputs are gathered once more [Korthikanti2022].
-@pytest.mark.parametrize(("name", "passes"), [("megatron", (4, 4)), ("megatron_sp", (4, 6))])
-def test_bytes_of_megatrons_assignments(name, passes, gpt):
+# a reduce-scatter and an all-gather, and two inputs are gathered once more [Korthikanti2022]. PyTorch keeps gathered
+# inputs: its CommDebugMode counts two gathers and two scatters of a tensor-parallel MLP.
+@by_table("name", "passes", "kept")
+def test_bytes_of_megatrons_assignments(name, passes, kept, gpt, toy_system):
     """In units of the activation times (t - 1) / t: an all-reduce sends two."""
     design = DesignPoints.of(tp=[2, 8], micro_batch_size=3, sharding=name)
-    sent = [sent_bytes(ranks_of(gpt, design), edge) for edge in DECODER.edges]
+    keeping = toy_system.with_quantities({"software_kept_gathers": float(kept > 0)})
+    megatron, run = (ranks_of(gpt, design, system) for system in (toy_system, keeping))
+    sent = [sent_bytes(run, edge) for edge in DECODER.edges]
     unit = 2 * 3 * gpt.seq_len * gpt.hidden_size * (1 - 1 / design.tp)
     for direction, expected in enumerate(passes):
         assert sum(message[direction] for message in sent) == pytest.approx(expected * unit)
+    more = layer_memory(run, DECODER).kept - layer_memory(megatron, DECODER).kept
+    assert more == pytest.approx(kept * unit)
 
 
 @pytest.mark.parametrize("model_name", ["gpt", "llama"])

@@ -13,7 +13,7 @@ from costmodel.training.design import SCHEDULE_WORDS
 from costmodel.training.run import Run, rank_run
 from dse.api.study import Study
 from dse.spaces.space import Space
-from tests.support.cases import cases
+from tests.support.cases import by_table, cases
 
 #: A pipeline that every schedule can run, with the chunks that it wants.
 CHUNKS = dict(zip(SCHEDULE_WORDS, (1, 1, 2, 1, 1, 2, 1, 2), strict=True))
@@ -50,9 +50,7 @@ def test_a_step_takes_what_its_schedule_does(gpt, a100, word):
     assert pipeline == pytest.approx(alone.makespan.item(), rel=6e-3)  # norm and embedding
 
 
-@pytest.mark.parametrize(
-    ("word", "held"), [("gpipe", 32), ("1f1b", 8), ("zb_h1", 8), ("zb_h2", 15), ("zb_v", 16 / 2), ("dualpipe", 9)]
-)
+@by_table("word", "held")
 def test_activations_of_the_fullest_rank_follow_the_schedule(gpt, a100, word, held):
     """In micro-batches: m, p, p, 2 p - 1, 2 p chunks of half a stage, and p + 1."""
     one = step(gpt, a100, of_schedule("1f1b", gradient_accumulation_steps=1)).activations_memory.item()
