@@ -151,7 +151,6 @@ def check_profile(profile: str, seed: int, points: int) -> None:
     actual = rules.step(system, columns)
     assert isinstance(actual, Breakdown)
     legal = np.isfinite(actual.step_time)
-    assert legal.any()
     check_numbers(actual, legal)
     for row in np.flatnonzero(~legal)[:3]:
         assert rules.reasons(system, {name: values[row : row + 1] for name, values in columns.items()})
