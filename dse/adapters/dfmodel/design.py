@@ -407,7 +407,7 @@ def _gradient_share(
     gradient = np.where(kernel_collectives(graph, sharding) == PERIODIC, 1.0, 0.0)
     if groups is None:
         return gradient
-    time: FloatArray = loads(graph, setup, sharding, generation).network_time[0]
+    time: FloatArray = loads(graph, setup, sharding, generation).network_time.sum(axis=0)
     within = np.equal.outer(groups, np.arange(groups.max() + 1)).astype(np.float64)
     whole = time @ within
     return np.divide((time * gradient) @ within, whole, out=np.zeros_like(whole), where=whole > 0)

@@ -109,6 +109,10 @@ OVERLAPPED: Final[Mapping[str, Callable[[FloatArray, FloatArray, FloatArray], Fl
     "none": lambda compute, memory, network: compute + memory + network,
     "perfect": lambda compute, memory, network: np.maximum(np.maximum(compute, memory), network),
     "compute_memory": lambda compute, memory, network: np.maximum(compute, memory) + network,
+    # Without overlap, files of the latest generation may count some of the parts alone.
+    "C": lambda compute, memory, network: compute,
+    "CM": lambda compute, memory, network: compute + memory,
+    "CN": lambda compute, memory, network: compute + network,
 }
 
 
@@ -238,7 +242,8 @@ def group_costs(load: Loads, groups: Groups, bandwidth: FloatArray, *, at_least:
     stated = _summed(graph.memory_bytes, within)
     tiles, repeats, mixed = _group_streams(load, within)
     compute = load.work_time @ within if at_least else _compute_time(load, within, passes > 1)
-    memory, loading = crossing * tiles / per_kernel(bandwidth), stated / per_kernel(bandwidth)
+    moves = passes if load.rules.passes_move_tensors else 1
+    memory, loading = crossing * tiles * moves / per_kernel(bandwidth), stated / per_kernel(bandwidth)
     if load.rules.loads_weights:
         loading = loading + load.weight_bytes @ within / per_kernel(bandwidth * setup.sequences)
     else:

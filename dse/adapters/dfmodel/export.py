@@ -8,7 +8,7 @@ has the blocks and words of the generation that evaluated the design, or of the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -38,7 +38,6 @@ from dse.output import Artefact
 GRADIENT: Final = "_bwd"
 
 _DATA: Final[dict[str, Any]] = data_beside(__file__)
-_CODES: Final = {word: code for code, word in codes.SHARDINGS.items()}
 #: Column -> the most that a file can express, and the note for designs with more.
 _UNSUPPORTED: Final[Mapping[str, tuple[float, str]]] = _DATA["columns"]
 
@@ -95,7 +94,7 @@ def _asked(graph: DfmodelGraph, layer: Layer, shardings: Mapping[str, str]) -> d
         if row.name in shardings:
             _, gradient, ending = name.partition(GRADIENT)
             kind = f"product{gradient}{ending}" if row.splits_weight else "vector"
-            asked[index] = _CODES[_DATA["dimensions"][kind][shardings[row.name]]]
+            asked[index] = codes.CODES[_DATA["dimensions"][kind][shardings[row.name]]]
     return asked
 
 
@@ -124,40 +123,37 @@ def setup_artefact(
     [layer], shape = run.model.kinds, rank_run(resolved).design
     words = shape.assignments.words(float(shape.assignment.flat[0]))
     sharding = design_sharding(graph, layer, words)
-    rules = FileVersions.of(profile, run.design)
+    generation, blocks = _generations(profile, run.design)
     try:
-        message, short = design_message(run, graph, sharding, rules)
+        message, short = design_message(run, graph, sharding, generation, blocks)
     except DseError as error:
         return Artefact(None, (str(error),))
     lost = (*unsupported_shardings(graph, layer, words), *unsupported_columns(run.design, 0))
     content = setup_text(message).encode() if form == "dfmodel" else setup_bytes(message)
-    return Artefact(content, (*lost, *rules.note(form), *short))
+    return Artefact(content, (*lost, *_looks(generation, blocks, form), *short))
 
 
-@dataclass(frozen=True, slots=True)
-class FileVersions:
-    """Generations of DFModel that a file is made by."""
+def _generations(profile: str, design: DataflowDesign) -> tuple[str, str]:
+    """The generations whose rules choose the groups of kernels, and whose names and words the file has.
 
-    generation: str  #: whose rules choose the groups of kernels
-    blocks: str  #: whose names and words the file has
+    Rules are those of the profile that evaluated the design; otherwise of the first that can say its overlap.
+    """
+    newest = OVERLAPS[int(design.overlap[0])] == "compute_memory"
+    rules = profile_named(profile)
+    generation = rules.version if rules.file == "dfmodel" else "gen3" if newest else "gen1"
+    return generation, "gen3" if newest else "gen1" if generation == "gen0" else generation
 
-    @classmethod
-    def of(cls, profile: str, design: DataflowDesign) -> FileVersions:
-        """Rules of the profile that evaluated a design; otherwise the first that can say its overlap."""
-        newest = OVERLAPS[int(design.overlap[0])] == "compute_memory"
-        rules_profile = profile_named(profile)
-        generation = rules_profile.version if rules_profile.file == "dfmodel" else "gen3" if newest else "gen1"
-        return cls(generation, "gen3" if newest else "gen1" if generation == "gen0" else generation)
 
-    def note(self, form: str) -> Iterator[str]:
-        """Note that a file looks like one of another generation, where it does."""
-        looks = "gen3" if self.blocks in ("gen2b", "gen3", "gen4") else self.blocks if form == "dfmodel" else "gen1"
-        if looks != self.generation:
-            yield f"looks like a file of {looks}; evaluate it with --profile dfmodel-{self.generation}"
+def _looks(generation: str, blocks: str, form: str) -> Iterator[str]:
+    """Note that a file looks like one of another generation, where it does."""
+    looks = "gen1" if form != "dfmodel" else blocks
+    looks = "gen3" if blocks in ("gen2b", "gen3", "gen4", "gen5") else looks
+    if looks != generation:
+        yield f"looks like a file of {looks}; evaluate it with --profile dfmodel-{generation}"
 
 
 def design_message(
-    run: DataflowRun, graph: DfmodelGraph, sharding: IntArray, rules: FileVersions
+    run: DataflowRun, graph: DfmodelGraph, sharding: IntArray, generation: str, blocks: str
 ) -> tuple[Message, list[str]]:
     """The set-up of one design, its kernels alone or in their fastest groups, and the resources that these lack.
 
@@ -165,7 +161,7 @@ def design_message(
 
     Groups are found without a limit of DRAM, as searches find them: there the native memory counts.
     """
-    setup, generation, groups = design_setup(run), rules.generation, None
+    setup, groups = design_setup(run), None
     if not setup.kernel_by_kernel:
         ways = layer_ways(run.model, run.precision.element_bytes)
         endless = replace(setup, dram_bytes=np.zeros(1))
@@ -174,7 +170,7 @@ def design_message(
             short = sram_shortage(loads(graph, setup, sharding, generation))
             raise DseError(f"execution=dataflow: no groups fit: {short}")
         groups = mapping.groups
-    message = setup_message(graph, setup, sharding, generation=rules.blocks, groups=groups)
+    message = setup_message(graph, setup, sharding, generation=blocks, groups=groups)
     costs = evaluate(graph, setup, sharding, generation=generation, groups=groups)
     member = np.arange(len(graph)) if groups is None else groups
     return message, [f"does not fit: {line}" for line in shortages(graph, setup, member, costs)]

@@ -106,12 +106,12 @@ class Traffic:
 
 
 _DATA: Final[dict[str, Any]] = data_beside(__file__)
-_CODES: Final = {word: code for code, word in SHARDINGS.items()}
+CODES: Final = {word: code for code, word in SHARDINGS.items()}
 #: Sharding -> layout of the kernel's output: replicated, rows or columns.
-PRODUCED: Final[Mapping[int, str]] = {_CODES[word]: layout for word, layout in _DATA["produced"].items()}
+PRODUCED: Final[Mapping[int, str]] = {CODES[word]: layout for word, layout in _DATA["produced"].items()}
 #: Kind of consumer -> sharding -> layout that it wants of an input.
 WANTED: Final[Mapping[str, Mapping[int, str]]] = {
-    kind: dict(zip(_CODES.values(), layouts, strict=True)) for kind, layouts in _DATA["wanted"].items()
+    kind: dict(zip(CODES.values(), layouts, strict=True)) for kind, layouts in _DATA["wanted"].items()
 }
 #: Order of choice among equally good shardings: one that splits the work before one that repeats it.
 SPLIT_FIRST: Final = (OUTER, M, K, N, NONE)
@@ -121,7 +121,7 @@ WHOLE_FIRST: Final = (NONE, OUTER, K, M, N)
 
 #: Choices of published runs among equally good shardings: run -> kernel -> sharding.
 PUBLISHED: Final[Mapping[str, Mapping[str, int]]] = {
-    run: {kernel: _CODES[word] for kernel, word in choices.items()} for run, choices in _DATA["published"].items()
+    run: {kernel: CODES[word] for kernel, word in choices.items()} for run, choices in _DATA["published"].items()
 }
 
 

@@ -283,20 +283,22 @@ def fastest_mapping(
     """
     load, points = loads(graph, setup, sharding, generation), (setup.num_points,)
     network = np.broadcast_to(np.sum(load.network_time, axis=-1).max(axis=0), points)
-    shortest = OVERLAPPED[setup.overlap](np.sum(load.work_time, axis=-1), np.zeros(1), network)
+    overlapped = OVERLAPPED[setup.overlap]
+    shortest = overlapped(np.sum(load.work_time, axis=-1), np.zeros(1), network)
     bound = np.broadcast_to(iteration_time(graph, setup, shortest, load.rules), points)
-    added = network * (setup.overlap != "perfect")
+    inside = setup.overlap == "perfect" or len(load.network_time) > 1  # the network's time depends on the groups
+    added = np.zeros(points) if inside else overlapped(np.zeros(1), np.zeros(1), network)
 
     def demands(designs: IntArray) -> Loads:
         of_designs = loads(graph, setup.take(designs), sharding, generation)
-        return replace(of_designs, network_time=of_designs.network_time * (setup.overlap == "perfect"))
+        return replace(of_designs, network_time=of_designs.network_time * inside)
 
     def times(designs: IntArray, layer_time: float) -> FloatArray:
         time = iteration_time(graph, setup.take(designs), layer_time + added[designs], load.rules)
         return np.broadcast_to(time, designs.shape)
 
     sets = kernel_groups(graph, ways.sets.T.astype(np.float64))
-    search = _MappingSearch(demands, times, _same_groups(setup), ways, sets, np.full(points, np.inf))
+    search = _MappingSearch(demands, times, _same_groups(setup, inside), ways, sets, np.full(points, np.inf))
     order, size = np.argsort(bound, kind="stable"), max(1, min(_BLOCK, _BLOCK * 20_000 // len(ways.sets)))
     for block in np.split(order, range(size, order.size, size)):
         search.explore(block[bound[block] <= search.longest])
@@ -349,13 +351,14 @@ class _MappingSearch:
         return np.where(fits, costs.group_time, np.inf)
 
 
-def _same_groups(setup: Setup) -> IntArray:
+def _same_groups(setup: Setup, inside: bool) -> IntArray:
     """A number for each design, the same for designs with the same fastest groups on any network; (points,).
 
-    The layers of a stage count only where DRAM holds their weights and has an end.
+    Networks that count `inside` of groups differ. The layers of a stage count only where DRAM holds their weights and
+    has an end.
     """
     points = np.arange(setup.num_points)
-    if setup.overlap == "perfect":
+    if inside:
         return points
     layers = np.where(dram_capacity(setup) > 0, setup.stage_layers, 0)
     columns = [values for name, values in setup.columns().items() if name not in _ALIKE]
@@ -512,7 +515,7 @@ def fastest_groups(
     where they add to a group's time. Nor does the bubble, or DRAM, on whose capacity the caller decides.
     The utilization is given, as designs have it.
     """
-    bare = _decisive(setup)
+    bare = _decisive(setup, generation)
     columns = {name: np.broadcast_to(v, (setup.num_points,)) for name, v in bare.columns().items()}
     rows, back = distinct_rows(*columns.values())
     back = np.broadcast_to(back, (setup.num_points,))
@@ -524,7 +527,7 @@ def fastest_groups(
             yield np.flatnonzero(back == index), groups
 
 
-def _decisive(setup: Setup) -> Setup:
+def _decisive(setup: Setup, generation: str) -> Setup:
     """The set-up with one value in each column that does not decide on the fastest groups.
 
     DRAM has no limit here: on its capacity the caller decides.
@@ -532,7 +535,7 @@ def _decisive(setup: Setup) -> Setup:
     one, endless, nothing = np.ones(1), np.full(1, np.inf), np.zeros(1)
     fixed: dict[str, Any] = dict.fromkeys(IDLE, one)
     fixed |= dict.fromkeys(("dram_bytes", "second_dram_bandwidth", "second_dram_bytes"), nothing)
-    if setup.overlap == "perfect":
+    if setup.overlap == "perfect" or GENERATIONS[generation].networks_at_once:
         return replace(setup, **fixed)
     fixed |= dict.fromkeys((*NETWORK, *BATCH), one) | {"domain_size": nothing, "link_latency": nothing}
     fixed |= {"x": setup.degree("TP"), "x_bandwidth": endless}

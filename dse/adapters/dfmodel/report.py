@@ -43,8 +43,6 @@ from dse.adapters.dfmodel.setup import GENERATIONS, Setup
 from dse.output import percent
 from dse.reporting.design_table import facts, ruled_table
 
-_NANOSECONDS = 1e9
-
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -93,15 +91,7 @@ def _decided(file: SetupFile, generation: str, wanted: Wanted) -> DfmodelReport:
     most = file.most_groups if wanted.most_groups is None else wanted.most_groups
     pins = file.pins if wanted.most_groups is None and not wanted.resolve else np.full(len(graph), -1)
     designs = _designs(file, generation, wanted)
-    if most and pins.min() < 0:
-        ways = fused_ways(graph, most, pins)
-        mapping = fastest_mapping(graph, designs, sharding, ways, generation=generation)
-        if mapping is None:
-            short = shortage(graph, designs, sharding, ways, generation=generation)
-            raise DseError(f"no mapping into at most {most} groups fits: {short}")
-    else:
-        groups = np.unique(pins, return_inverse=True)[1] if most else np.arange(len(graph))
-        mapping = _of_fixed_groups(graph, designs, sharding, groups, generation, lenient=wanted.tile_size is None)
+    mapping = _fastest(graph, designs, sharding, most, pins, generation, lenient=wanted.tile_size is None)
     if file.batches_open:
         mapping = _with_batches(graph, mapping, sharding, generation)
     evaluation = evaluate(graph, mapping.setup, sharding, generation=generation, groups=mapping.groups)
@@ -114,6 +104,9 @@ def _decided(file: SetupFile, generation: str, wanted: Wanted) -> DfmodelReport:
             f"{mapping.setup.cores.flat[0]:.0f} cores; each kernel takes at least one, "
             "and kernels with num_input share no group with others: fuse fewer"
         )
+    reached = float((evaluation.utilization * evaluation.pipeline_factor)[0])
+    if reached < float(mapping.setup.least_utilization.flat[0]):
+        raise DseError(f"util_threshold: the fastest design reaches {reached:.6g}; lower the threshold")
     stated = not _tile_is_open(file, wanted) and mapping.setup.tile_size[0] == designs.tile_size[0]
     return DfmodelReport(file, mapping.setup, sharding, mapping.groups, evaluation, not stated, ties)
 
@@ -152,25 +145,35 @@ def _tied_times(graph: DfmodelGraph, best: Sharding, mapping: Mapping, generatio
     return bounds[0], bounds[1]
 
 
-def _of_fixed_groups(
-    graph: DfmodelGraph, designs: Setup, sharding: IntArray, groups: IntArray, generation: str, *, lenient: bool
+def _fastest(
+    graph: DfmodelGraph,
+    designs: Setup,
+    sharding: IntArray,
+    most: int,
+    pins: IntArray,
+    generation: str,
+    *,
+    lenient: bool,
 ) -> Mapping:
-    """The fastest design that fits; the only one whether it fits or not.
+    """The fastest design that fits, with its groups; the only one whether it fits or not, if its groups are given.
 
-    If none fits, the smallest tile where `lenient`, and where designs differ in their tiles alone at a given
-    utilization, which makes all as fast.
+    If none fits given groups, the smallest tile where `lenient`, and where designs differ in their tiles alone at a
+    given utilization, which makes all as fast.
     """
-    if designs.num_points == 1:
-        return Mapping(designs, groups)
-    evaluation = fastest_design(graph, designs, sharding, groups, generation=generation)
+    opened = most > 0 and pins.min() < 0
+    groups = np.unique(pins, return_inverse=True)[1] if most else np.arange(len(graph))
+    order = groups if most else np.argsort(np.argsort(graph.levels(), kind="stable"))
     alike = np.all(designs.utilization > 0) and np.unique(designs.tile_size).size == designs.num_points
-    if evaluation is None and lenient and alike:
+    ways = fused_ways(graph, most, pins) if opened else groupings(graph.start, graph.end, order, order, len(graph))
+    only = designs.num_points == 1 and not opened
+    mapping = None if only else fastest_mapping(graph, designs, sharding, ways, generation=generation)
+    if mapping is not None:
+        return mapping if opened else Mapping(mapping.setup, groups)
+    if only or (lenient and alike and not opened):
         return Mapping(designs.take(np.zeros(1, dtype=np.intp)), groups)
-    if evaluation is None:
-        ways = groupings(graph.start, graph.end, groups, groups, int(groups.max()) + 1)
-        short = shortage(graph, designs, sharding, ways, generation=generation)
-        raise DseError(f"no size of a tile or of a dimension makes the groups fit: {short}")
-    return evaluation
+    none = f"mapping into at most {most} groups" if opened else "size of a tile or of a dimension makes the groups"
+    short = shortage(graph, designs, sharding, ways, generation=generation)
+    raise DseError(f"no {none} {'fits' if opened else 'fit'}: {short}")
 
 
 def _fused(file: SetupFile, wanted: Wanted) -> bool:
@@ -205,10 +208,10 @@ def figures(report: DfmodelReport) -> dict[str, Any]:
     return {
         "final_s": float(evaluation.iteration_time[0]),
         "utilization": float(evaluation.utilization[0]),
-        "all_config_ii_ns": float(evaluation.group_time[0].sum() * _NANOSECONDS),
-        "per_config_ii_ns": (evaluation.group_time[0] * _NANOSECONDS).tolist(),
+        "all_config_ii_ns": float(evaluation.group_time[0].sum() * 1e9),
+        "per_config_ii_ns": (evaluation.group_time[0] * 1e9).tolist(),
         "pipeline_factor": float(evaluation.pipeline_factor[0]),
-        "p2p_ns": float(evaluation.transfer_time[0] * _NANOSECONDS),
+        "p2p_ns": float(evaluation.transfer_time[0] * 1e9),
         "system_cost_usd": float(evaluation.price[0]),
         "system_power_w": float(evaluation.power[0]),
         "network": report.setup.shape(),

@@ -30,6 +30,8 @@ class Generation:
     tile_limits: bool = False  #: `tile_size` of a file is the largest tile, not the only one
     loads_weights: bool = False  #: weights are read from DRAM once a micro-batch, on top of all else
     repeats_groups: bool = False  #: repetitions multiply the time of a group, which has one tile then
+    networks_at_once: bool = False  #: tensor-parallel collectives and sums of gradients overlap
+    passes_move_tensors: bool = False  #: weights that pass in parts move the tensors of their kernel with each part
     exchanged_pairs: str = "n n-1 0.5"  #: messages of an all-to-all through a dimension: a product
     exchange_links: Mapping[str, str] = field(default_factory=lambda: {"r": "2", "fc": "x x 0.25", "sw": "x"})
     whole_exchanges: bool = False  #: DLRM's all-to-all is stated for one chip, not for all
@@ -77,7 +79,7 @@ class Setup(Columns):
     topology: str
     roles: tuple[str, ...]  #: group that each dimension serves: TP, PP or DP
     kernel_by_kernel: bool = True  #: else groups of kernels, as the graph's file numbers them
-    overlap: str = "none"  #: "none", "perfect", or "compute_memory"
+    overlap: str = "none"  #: a key of `evaluation.OVERLAPPED`
     doubled: bool = False  #: all-reduces as a reduce-scatter and an all-gather
     workload: str = "llm"  #: a key of `workloads.WORKLOADS`
     trains: bool = True  #: else a pipeline of the oldest generation has no bubble, and sends nothing
@@ -122,6 +124,7 @@ class Setup(Columns):
     tile_size: FloatArray = column("-", 1)  #: tokens of a tile
     element_bytes: FloatArray = column("B", 2)
     utilization: FloatArray = column("-", 0)  #: of the peak rate; 0 = from the shapes of the kernels
+    least_utilization: FloatArray = column("-", 0)  #: of a pipeline without bubble; slower designs do not count
     effective_stages: FloatArray = column("-", 0)  #: of k in an array, for kernels with their own mapping
     copies: FloatArray = column("-", 1)  #: of the workload, on equal parts of the chips
     replicas: FloatArray = column("-", 1)  #: of weights, where no dimension serves DP

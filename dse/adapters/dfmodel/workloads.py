@@ -127,7 +127,7 @@ def network_time(
     """
     rules = WORKLOADS[setup.workload]
     if rules.sharded:
-        return _sharded_time(graph, setup, output_bytes, tiles, sharding, generation)[np.newaxis]
+        return _sharded_time(graph, setup, output_bytes, tiles, sharding, generation)
     stated = np.zeros((len(rules.rates), setup.num_points, len(graph)))
     for link, rates in enumerate(rules.rates):
         for collective, of in rates.items():
@@ -139,18 +139,18 @@ def network_time(
 def _sharded_time(
     graph: DfmodelGraph, setup: Setup, output_bytes: FloatArray, tiles: FloatArray, sharding: IntArray, generation: str
 ) -> FloatArray:
-    """Collectives that follow from the sharding."""
+    """Collectives that follow from the sharding; (links, points, kernels). [s]"""
     of_kernels, of_edges = kernel_collectives(graph, sharding), edge_collectives(graph, sharding)
     reduce = per_kernel(rate(setup, generation, "TP", codes.ALL_REDUCE))
     wait = per_kernel(latency(setup, generation))
     gradient = per_kernel(rate(setup, generation, "DP", codes.ALL_REDUCE) / setup.micro_batches)
     time: FloatArray = (of_kernels == codes.ALL_REDUCE) * (output_bytes * tiles * reduce + wait)
-    time = time + (of_kernels == codes.PERIODIC) * output_bytes * gradient
-    if GENERATIONS[generation].loads_weights:  # of the oldest generation, which moves nothing along edges
-        return time
-    for collective in codes.STATED:
+    summed = (of_kernels == codes.PERIODIC) * output_bytes * gradient
+    moving = () if GENERATIONS[generation].loads_weights else codes.STATED  # the oldest moves nothing along edges
+    for collective in moving:
         changing = (of_edges == collective) & ~graph.zero_out
         edges = np.bincount(graph.start, weights=changing, minlength=len(graph))
         moved = (edges + np.sum(graph.collectives == collective, axis=0)) * output_bytes * tiles
         time = time + moved * per_kernel(rate(setup, generation, "TP", collective))
-    return time
+    at_once = GENERATIONS[generation].networks_at_once
+    return np.stack(np.broadcast_arrays(time, summed)) if at_once else (time + summed)[np.newaxis]

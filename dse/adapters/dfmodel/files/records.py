@@ -19,7 +19,7 @@ import numpy as np
 from costmodel.columns import LARGEST, FloatArray, IntArray
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.input_files import data_beside
-from dse.adapters.dfmodel.files.setup_files import Message, first_generation, unsupported_fields
+from dse.adapters.dfmodel.files.setup_files import Message, first_generation
 from dse.adapters.dfmodel.graph import ALL_REDUCE, NONE, NOTHING, PERIODIC, SHARDINGS, STATED, DfmodelGraph, K
 from dse.adapters.dfmodel.setup import AXES, ROLES, TOPOLOGIES, Setup
 from dse.adapters.dfmodel.workloads import WORKLOADS
@@ -61,6 +61,8 @@ def _workload_mistakes(block: Message, run: str) -> Iterator[str]:
             yield f"{run}.{name}.{field}: {getattr(content, field)}; expected 1 or more"
     yield from _limit_mistakes(content, f"{run}.{name}", "workload")
     yield from _limit_mistakes(block, run, "run")
+    if (counted := getattr(block, "optimization", "")) not in ("", "C", "CM", "CN", "CMN"):
+        yield f"{run}.optimization: {counted!r}; expected C, CM, CN or CMN, the parts of the time that count"
 
 
 def _limit_mistakes(content: Message, where: str, part: str) -> Iterator[str]:
@@ -88,6 +90,9 @@ def _network_mistakes(system: Message, block: Message) -> Iterator[str]:
     topology = system.WhichOneof("topology_variant")
     if topology is None:
         yield f"system: no topology; expected one of {', '.join(TOPOLOGIES)}"
+        return
+    if topology not in TOPOLOGIES:
+        yield f"system.{topology}: networks of four dimensions are not evaluated; expected {', '.join(TOPOLOGIES)}"
         return
     network = getattr(system, topology)
     axes = AXES[: len(TOPOLOGIES[topology])]
@@ -250,7 +255,7 @@ def setup_file(message: Message, where: str) -> SetupFile:
     Raises `DseError` with one line for each thing that does not hold together.
     """
     oldest = "training" in message.DESCRIPTOR.fields_by_name
-    all_mistakes = unsupported_fields(message) if oldest else []
+    all_mistakes = [*_limit_mistakes(message.training, "training", "oldest")] if oldest else []
     old, message = message, first_generation(message) if oldest else message
     all_mistakes += mistakes(message)
     if all_mistakes:
@@ -291,32 +296,20 @@ def _graph(message: Message) -> DfmodelGraph:
         systolic=np.array([kernel.type == 1 for kernel in kernels]),
         weighted=kinds == "gemm_input1_weight",
         tiling=np.array([part.tiling for part in parts]),
-        outer=_numbers(parts, "outer"),
-        m=_numbers(parts, "M"),
-        k=_numbers(parts, "K", otherwise=1),
-        n=_numbers(parts, "N"),
-        first_bytes=_numbers(parts, "input_tensor_size", "input_tensor_1_size"),
-        second_bytes=_numbers(parts, "weight_tensor_size", "input_tensor_2_size"),
-        output_bytes=_numbers(parts, "output_tensor_size"),
+        **{name: _numbers(parts, *fields) for name, fields in _DATA["kernels"].items()},
         start=np.array([numbers[edge.startIdx] for edge in edges], dtype=np.int64),
         end=np.array([numbers[edge.endIdx] for edge in edges], dtype=np.int64),
-        repeats=_numbers(parts, "num_input"),
-        memory_bytes=_numbers(parts, "memory_size"),
-        sram_bytes=_numbers(parts, "sram_extra"),
-        dram_bytes=_numbers(parts, "dram_extra"),
         own_stages=np.array([part.use_effective_stage for part in parts], dtype=bool),
         collectives=np.array([(part.communication_type, part.communication_type_2) for part in parts]).T,
-        message_bytes=_numbers(parts, "communication_size"),
         streamed=np.array([part.skip_weight for part in parts], dtype=bool),
         zero_out=np.array([edge.zero_out for edge in edges], dtype=bool),
     )
 
 
-def _numbers(parts: Sequence[Any], *names: str, otherwise: float = 0) -> FloatArray:
-    """The first of the named fields that each kernel has."""
-    return np.array(
-        [next((float(getattr(p, n)) for n in names if hasattr(p, n)), otherwise) for p in parts], dtype=np.float64
-    )
+def _numbers(parts: Sequence[Any], *names: str) -> FloatArray:
+    """The first of the named fields that each kernel has; without any, its K is 1, all else 0."""
+    otherwise = float("K" in names)
+    return np.array([next((float(getattr(p, n)) for n in names if hasattr(p, n)), otherwise) for p in parts])
 
 
 def network_roles(network: Message, axes: Sequence[str]) -> tuple[str, ...]:
@@ -362,6 +355,7 @@ def _setup(message: Message) -> Setup:
         columns[f"{axis}_bandwidth"] = getattr(network, f"link_bw_{axis}") * 1e9
     run = run_block(message)
     newest, workload = hasattr(run, "overlap"), run.WhichOneof("workload_variant")
+    overlap, counted = OVERLAPS[run.overlap if newest else run.perfect_overlap], getattr(run, "optimization", "")
     columns |= _workload_columns(run, columns["num_chips"])
     if not WORKLOADS[workload].holds_tensors:
         columns["sram_bytes"] = 0.0
@@ -370,7 +364,7 @@ def _setup(message: Message) -> Setup:
         roles=network_roles(network, axes) if WORKLOADS[workload].sharded else (),
         workload=workload,
         kernel_by_kernel=run.execution_style != DATAFLOW,
-        overlap=OVERLAPS[run.overlap if newest else run.perfect_overlap],
+        overlap=overlap if overlap != "none" else {"CMN": overlap}.get(counted, counted or overlap),
         doubled=newest and run.separate_rs_ag_for_ar,
         **{name: [value] for name, value in columns.items()},
     )
@@ -380,6 +374,7 @@ def _oldest(setup: Setup, message: Message) -> Setup:
     """A set-up with the rules of the oldest generation, whose Linpack states the kernels of one chip."""
     run, chips = message.training, setup.num_chips
     setup = replace(setup, trains=run.training, micro_batch_size=chips**0 * (run.micro_batch_size or 1))
+    setup = replace(setup, least_utilization=chips**0 * run.util_threshold)
     if setup.workload != "hpl":
         return setup
     sram = chips**0 * message.system.accelerator.sram_cap

@@ -30,7 +30,7 @@ _MESSAGES: Final = descriptor_pool.Default().AddSerializedFile(_FILE.SerializeTo
 #: Generation of the cost model -> the root message of its files.
 ROOTS: Final = {
     "gen0": "SetupGen0", "gen1": "SetupGen1", "gen2a": "SetupGen2", "gen2b": "SetupGen3", "gen3": "SetupGen3",
-    "gen4": "SetupGen3",
+    "gen4": "SetupGen3", "gen5": "SetupGen3",
 }  # fmt: skip
 
 #: Largest file that is read: the parser needs some microseconds and 170 bytes for each. [B]
@@ -43,7 +43,7 @@ _SCHEMA = re.compile(r"^[^\S\n]*schema\s*:", re.MULTILINE)  # of a YAML file, wh
 #: Strings and comments, where no mark counts.
 _QUOTED = re.compile(r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|#[^\n]*")
 _RUN = re.compile(r"\b(execution|training)\s*(?::\s*)?\{")
-_GEN3 = re.compile(r"\b(overlap|separate_rs_ag_for_ar|skip_inter_chip_optimization)\s*:")
+_GEN3 = re.compile(r"\b(overlap|separate_rs_ag_for_ar|skip_inter_chip_optimization|optimization)\s*:")
 
 _AT = re.compile(r"^(\d+):(\d+) : (.*)$", re.DOTALL)
 _UNKNOWN = re.compile(r'Message type "costmodel\.dfmodel\.(\w+)" has no field named "(\w+)"')
@@ -60,18 +60,22 @@ def is_setup(data: bytes) -> bool:
 def profile_of(path: Path) -> str:
     """The profile of the generation that the content of a file asks for; without marks of the fourth, the third."""
     message = load_setup(path)
-    generations = {root: generation for generation, root in ROOTS.items() if generation != "gen4"}
-    return f"dfmodel-{'gen4' if _is_latest(message) else generations[type(message).__name__]}"
+    if _is_latest(message):
+        run = message.execution
+        return "dfmodel-gen5" if run.optimization or run.turn_off_p_and_r else "dfmodel-gen4"
+    generations = {root: generation for generation, root in ROOTS.items() if generation not in ("gen4", "gen5")}
+    return f"dfmodel-{generations[type(message).__name__]}"
 
 
 def _is_latest(message: Message) -> bool:
-    """True if a set-up has fields of the latest generation alone."""
+    """True if a set-up has fields of the latest generations alone."""
     if type(message).__name__ != ROOTS["gen4"]:
         return False
     run, kernels = message.execution, message.dataflow_graph.kernels
     parts = [getattr(kernel, kernel.WhichOneof("variant")) for kernel in kernels if kernel.WhichOneof("variant")]
     extra = any(part.sram_extra or part.dram_extra for part in parts)
-    return bool(extra or run.effective_stage or run.skip_inter_chip_optimization)
+    stated = (run.effective_stage, run.skip_inter_chip_optimization, run.optimization, run.turn_off_p_and_r)
+    return any((extra, *stated))
 
 
 def load_setup(path: Path) -> Message:
@@ -100,15 +104,6 @@ def setup_text(message: Message) -> str:
 def setup_bytes(message: Message) -> bytes:
     """Binary file of a set-up."""
     return bytes(message.SerializeToString(deterministic=True))
-
-
-def unsupported_fields(message: Message) -> list[str]:
-    """One line for each field of one of the oldest set-ups that is not evaluated."""
-    run, system = message.training, message.system
-    lines = ["training.util_threshold: not evaluated; leave it out"] * bool(run.util_threshold)
-    searched = [name for name in ("dram_bw_dse", "net_bw_dse") if getattr(system, name)]
-    lines += [f"system.{name}: not evaluated; give the bandwidth" for name in searched]
-    return lines + ["training.objective: COST is not evaluated; use PERFORMANCE"] * (run.objective > 1)
 
 
 def first_generation(message: Message) -> Message:
