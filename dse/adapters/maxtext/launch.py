@@ -31,6 +31,7 @@ from dse.launches.launch import (
     script_file,
     with_line,
 )
+from dse.spaces.sections.frameworks import conditions_met
 
 #: Keys of the program and fields of models, from `keys.yaml`, which describes each table.
 KEYS: Final[Mapping[str, Any]] = data_beside(__file__, "keys.yaml")
@@ -118,13 +119,7 @@ def block(model: ModelShape) -> str:
             return style
     if model.layers or model.layer_order or several or model.parallel_block:
         raise NotExpressible(f"model {model.name}: dse writes no decoder block of MaxText with its layers")
-    if model.attention == "mla":
-        return "deepseek"
-    if model.position_embedding == "learned":
-        return "gpt3"
-    if model.num_experts:
-        return "qwen3_moe" if model.qk_norm else "mixtral"
-    return "qwen3" if model.qk_norm else "qwen2" if model.qkv_bias else "llama2"
+    return conditions_met(KEYS["blocks"], model)[0]
 
 
 def model_losses(model: ModelShape) -> list[str]:

@@ -5,10 +5,9 @@ a setting is a loss, which exports print."""
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping
-from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 from costmodel.errors import DseError
@@ -19,8 +18,8 @@ from costmodel.training.dimensions import LAYER_LETTERS, MOST_LAYERS, Numerics, 
 from costmodel.training.model import ModelShape
 from dse.spaces.sections.frameworks import conditions_met
 
-#: Most brackets of a pattern.
-MOST_BRACKETS: Final = 50
+#: Most products in a pattern.
+MOST_PRODUCTS: Final = 50
 
 
 def pattern(text: str) -> list[int]:
@@ -31,26 +30,17 @@ def pattern(text: str) -> list[int]:
     >>> pattern("([0]*2+[1]*3)*2")
     [0, 0, 1, 1, 1, 0, 0, 1, 1, 1]
     """
-    if len(text) <= MOST_LAYERS and text.count("(") <= MOST_BRACKETS:
-        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-            return _zeros_and_ones(ast.parse(text.strip(), mode="eval").body)
+
+    def repeated(part: re.Match[str]) -> str:
+        return f"[{','.join([part[1]] * min(int(part[2]), longest // max(len(part[1]), 1) + 1))}]"
+
+    marks, longest = "".join(text.split()), 2 * MOST_LAYERS
+    for _ in range(MOST_PRODUCTS if len(text) <= MOST_LAYERS and text.count("*") <= MOST_PRODUCTS else 0):
+        marks = re.sub(r"\[([01,]*)\]\*(\d{1,5})", repeated, marks)
+        marks = re.sub(r"\((\[[01,]*\])\)", r"\1", marks.replace("]+[", ","))
+    if len(layers := re.findall("[01]", marks)) <= MOST_LAYERS and re.fullmatch(r"\[(,*[01](?![01]))+,*\]", marks):
+        return [int(mark) for mark in layers]
     raise DseError(f"--moe-layer-freq {text[:40]}: expected a number, or a list of layers such as ([0]*3+[1]*58)")
-
-
-def _zeros_and_ones(node: ast.expr) -> list[int]:
-    """The list that an expression stands for; `ValueError` where it is something else or too long."""
-    match node:
-        case ast.List(elts=[*items]):
-            marks = [("0", "1").index(ast.unparse(item)) for item in items]
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            marks = _zeros_and_ones(left) + _zeros_and_ones(right)
-        case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=int(times))):
-            marks = _zeros_and_ones(left) * min(times, MOST_LAYERS + 1)
-        case _:
-            marks = []
-    if 0 < len(marks) <= MOST_LAYERS:
-        return marks
-    raise ValueError(len(marks))
 
 
 #: Keys of the program and fields of models, from `keys.yaml`, which describes each table.
@@ -66,8 +56,6 @@ SWITCHES: Final[Mapping[str, str]] = KEYS["model_switches"]
 NUMERICS: Final[Mapping[str, str]] = KEYS["numerics"]
 #: Losses that balance experts, by the tokens that they count together.
 BALANCES: Final = ("aux_loss", "seq_aux_loss", "global_aux_loss")
-#: Positions that Megatron-LM's latent attention takes to be those before YaRN's scaling. [tokens]
-LATENT_POSITIONS: Final = 4096
 
 
 def model_settings(model: ModelShape) -> dict[str, Any]:
@@ -97,14 +85,34 @@ def model_settings(model: ModelShape) -> dict[str, Any]:
         settings.pop("moe_router_enable_expert_bias", None)
     said = ({"rotary_base": 10000} if model.position_embedding == "rotary" else {}) | model.numerics.said()
     settings |= {setting: said[field] for setting, field in NUMERICS.items() if field in said}
-    settings |= {"provider": name} if (name := provider(model)) else {}
+    settings |= {"provider": name} if (name := provider(model)) and name in KEYS["providers"] else {}
+    settings |= (KEYS["built_in"][name] or {"built_in": name}) if (name := built_in(model)) else {}
     settings |= {"softmax_type": "learnable"} if model.sinks else {}
     return {**settings, **_layer_settings(model)}
 
 
 def provider(model: ModelShape) -> str:
     """The provider or specification of Megatron-Bridge for a model that Megatron-LM has no settings for; else ""."""
-    return next(iter(conditions_met({name: row["models"] for name, row in KEYS["providers"].items()}, model)), "")
+    met = conditions_met({name: row["models"] for name, row in KEYS["providers"].items()}, model)
+    return next(iter(met), KEYS["built_in_providers"].get(built_in(model), ""))
+
+
+def built_in(model: ModelShape) -> str:
+    """The built-in model of `keys.yaml` with the layers of a model; "" if they are of none."""
+    return next((name for name in KEYS["built_in"] if _of_layers(load_model(name)) == _of_layers(model)), "")
+
+
+def _of_layers(model: Any) -> dict[str, Any]:
+    return {str(field): getattr(model, field) for field in KEYS["of_built_in"]}
+
+
+def _with_layers(model: ModelShape, given: Mapping[str, Any]) -> ModelShape:
+    """A model with the layers that settings state. Raises `DseError` if no built-in model has them."""
+    stated = {s: value for s in KEYS["built_in_alone"] if (value := given.get(s)) not in (None, 0, 1, "")}
+    same = (name for name, row in KEYS["built_in"].items() if stated and stated.items() <= row.items())
+    if not (name := given.get("built_in", next(same, ""))) and stated:
+        raise DseError(f"{next(iter(stated))}: dse reads that of {', '.join(KEYS['built_in'])} alone")
+    return replace(model, **_of_layers(load_model(name))) if name else model
 
 
 def hybrid_pattern(model: ModelShape) -> str:
@@ -133,21 +141,10 @@ def branches(model: ModelShape) -> int:
 
 def _positions(model: ModelShape) -> dict[str, Any]:
     """Settings of position embeddings."""
-    numerics, kind = model.numerics, KEYS["positions"][model.position_embedding]
-    latent = {"rope_type": "rope", "no_rope_fusion": True} if model.attention == "mla" else {}
-    if numerics.rotary_scaling == "llama3":
-        return {"position_embedding_type": kind, "use_rope_scaling": True,
-                "rope_scaling_factor": numerics.rotary_scaling_factor}  # fmt: skip
-    if numerics.rotary_scaling == "yarn" and latent:
-        values = {setting: getattr(numerics, field) for setting, field in KEYS["latent_yarn"].items()}
-        return {"position_embedding_type": kind, "rope_type": "yarn", **values}
-    if numerics.rotary_scaling == "yarn":
-        values = {setting: getattr(numerics, field) for setting, field in (KEYS["yarn"] | KEYS["latent_yarn"]).items()}
-        return {"position_embedding_type": "yarn", **values}
-    if numerics.rotary_scaling == "linear":
-        return {"position_embedding_type": kind,
-                "rotary_seq_len_interpolation_factor": int(numerics.rotary_scaling_factor)}  # fmt: skip
-    return {"position_embedding_type": kind, **latent}
+    scaling, rows = model.numerics.rotary_scaling, KEYS["scaled_positions"]
+    constants, of_numerics = rows.get(f"{model.attention}_{scaling}", rows[scaling])
+    scaled = {setting: plain(getattr(model.numerics, field)) for setting, field in of_numerics.items()}
+    return {"position_embedding_type": KEYS["positions"][model.position_embedding], **constants, **scaled}
 
 
 def _layer_settings(model: ModelShape) -> dict[str, Any]:
@@ -186,6 +183,8 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
 
 def model_losses(model: ModelShape) -> tuple[str, ...]:
     """Properties of a model that Megatron Core has no setting for."""
+    if built_in(model) and not provider(model):
+        return ()
     layers = ["layers"] if (model.layers or model.layer_order) and not hybrid_pattern(model) else []
     unsaid = (name for name in conditions_met(KEYS["lost_numerics"], model) if name in model.numerics.said())
     values = (f"{name}={plain(getattr(model.numerics, name))}" for name in unsaid)
@@ -225,7 +224,7 @@ def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
     learned = positions_word == "learned_absolute"
     positions = float(given.get("max_position_embeddings", fields["seq_len"]))
     biases = bool(given.get("add_bias_linear", True))
-    return ModelShape(
+    model = ModelShape(
         **{**fields, **_vocabulary(given)},
         name=name,
         gated_mlp=gated,
@@ -239,6 +238,7 @@ def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
         sinks=given.get("softmax_type") == "learnable",
         numerics=_read_numerics(given, mla=mla),
     )
+    return _with_layers(model, settings)
 
 
 def _read_numerics(given: Mapping[str, Any], *, mla: bool) -> Numerics:
@@ -247,16 +247,12 @@ def _read_numerics(given: Mapping[str, Any], *, mla: bool) -> Numerics:
     if constants.get("router_balance", BALANCES[0]) not in BALANCES:
         constants |= {"router_balance": BALANCES[0], "router_aux_loss": 0.0}
     kind, rope = given.get("position_embedding_type"), given.get("rope_type", "yarn" if mla else "rope")
-    if kind == "yarn" or (mla and rope == "yarn"):
-        constants |= {field: given[s] for s, field in (KEYS["yarn"] | KEYS["latent_yarn"]).items() if s in given}
-        constants |= {"original_positions": LATENT_POSITIONS} if mla else {}
-        constants["rotary_scaling"] = "yarn"
-    elif given.get("use_rope_scaling"):
-        factor = given.get("rope_scaling_factor", 8)
-        constants |= {"rotary_scaling": "llama3", "rotary_scaling_factor": factor, "original_positions": 8192}
-    elif "rotary_seq_len_interpolation_factor" in given:
-        factor = given["rotary_seq_len_interpolation_factor"]
-        constants |= {"rotary_scaling": "linear", "rotary_scaling_factor": factor}
+    is_yarn = kind == "yarn" or (mla and rope == "yarn")
+    linear = "linear" if "rotary_seq_len_interpolation_factor" in given else "none"
+    scaling = "yarn" if is_yarn else "llama3" if given.get("use_rope_scaling") else linear
+    of_numerics = KEYS["scaled_positions"][scaling][1]
+    constants |= {"rotary_scaling": scaling} | {field: given[s] for s, field in of_numerics.items() if s in given}
+    constants |= KEYS["original_positions"].get(f"mla_{scaling}" if mla else scaling, {})
     constants |= {"gate": "quick_geglu"} if given.get("quick_geglu") else {}
     return Numerics(**constants | KEYS["providers"][given.get("provider", "")]["numerics"])
 
@@ -295,14 +291,14 @@ def _experts(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str,
 
 def _dense_layers(layers: list[int], num_layers: int) -> dict[str, float]:
     """`first_dense_layers` and `moe_layer_freq` of a pattern that is 1 where experts are."""
-    if len(layers) != num_layers:
-        raise DseError(f"moe_layer_freq: {len(layers)} layers; expected {num_layers}")
     first = layers.index(1) if 1 in layers else num_layers
     for freq in range(1, first + 2):
         dense = first + 1 - freq
         if layers == [int(layer > dense and (layer - dense) % freq == 0) for layer in range(1, num_layers + 1)]:
             return {"first_dense_layers": float(dense), "moe_layer_freq": float(freq)}
-    raise DseError("moe_layer_freq: expected dense layers first, then experts in every N-th layer")
+    raise DseError(
+        f"moe_layer_freq: {len(layers)} layers; expected {num_layers}: dense ones, then N-th ones with experts"
+    )
 
 
 def _hybrid_layers(settings: Mapping[str, Any]) -> dict[str, int]:

@@ -17,7 +17,7 @@ from costmodel.errors import DseError
 from costmodel.formats.input_files import data_beside, dump, parse
 from dse.adapters.megatron.design import MEGATRON, launch_of, settings_of
 from dse.adapters.megatron.launch import DATA, LISTS, NUMBERS, ON, SHARES, WORDS
-from dse.adapters.megatron.model import KEYS, pattern
+from dse.adapters.megatron.model import KEYS, pattern, provider
 from dse.launches.adapters import ADAPTER_PLACEHOLDERS, LORA_COLUMNS, peft_section
 from dse.launches.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text, with_line
 
@@ -47,8 +47,8 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     if launch.model.learned_positions and launch.model.position_embedding == "learned":
         lost = [*lost, f"model: learned_positions={launch.model.learned_positions:g}"]
     content, peft = _sections(settings), peft_section(launch, MEGATRON)
-    stated = (*LORA_COLUMNS, "model: ") if "provider" in settings else LORA_COLUMNS
-    lost = [text for text in lost if not text.startswith(stated)]
+    name, row = provider(launch.model), NAMES["built_in"].get(settings.get("built_in"), {"lost": []})
+    lost = [*(text for text in lost if not text.startswith((*LORA_COLUMNS, *["model: "] * bool(name)))), *row["lost"]]
     content["tokenizer"] = {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "TOKENIZER_MODEL"}
     content["dataset"] = {"seq_length": int(launch.model.seq_len), "blend": [["DATA_PATH"], None]}
     content["checkpoint"] = {"save": "CHECKPOINT_DIR", "load": "CHECKPOINT_DIR"}
@@ -60,14 +60,13 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     content["optimizer"]["lr"] = "LEARNING_RATE"
     content["train"]["train_iters"] = "TRAIN_STEPS"
     nodes, gpus = launch.nodes
-    hybrid, latent = "hybrid_layer_pattern" in settings, settings.get("multi_latent_attention")
-    name = "HybridModelProvider" if hybrid else "MLAModelProvider" if latent else settings.get("provider", "")
-    provider = f", with {name} as its model" if name.endswith("Provider") else ""
+    name = next((other for setting, other in NAMES["providers_of"].items() if setting in settings), name)
+    model = f", with {name} as its model" if name.endswith("Provider") else ""
     program = "finetune.py" if peft else "pretrain.py"
     lines = [
         f"# {launch.heading} on {launch.world_size:,} chips, for {VERSION}:",
         f"# torchrun --nnodes {nodes} --nproc-per-node {gpus} {program} --config-file THIS_FILE",
-        f"# (it overrides vanilla_gpt_pretrain_config of megatron.bridge.recipes.gpt{provider})",
+        f"# (it overrides vanilla_gpt_pretrain_config of megatron.bridge.recipes.gpt{model})",
         *(f"# Megatron-Bridge has no setting for: {text}" for text in lost),
         "# Fill in what the design does not decide:",
         *(f"#   {name}: {text}" for name, text in (PLACEHOLDERS | (ADAPTER_PLACEHOLDERS if peft else {})).items()),
@@ -111,7 +110,11 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _provided(left: dict[str, Any]) -> dict[str, Any]:
-    """Keys of the model of a provider of Gemma, in place of settings, which are taken out; {} of other models."""
+    """Keys of the model that its provider has in place of settings, which are taken out; {} of other models."""
+    if row := NAMES["built_in"].get(left.pop("built_in", "")):
+        for setting in (*row["without"], *row["keys"]):
+            left.pop(setting, None)
+        return dict(row["keys"])
     numerics = {setting: left.pop(setting) for setting in KEYS["provider_settings"] if setting in left}
     if not (name := numerics.pop("provider", "")):
         return {}
@@ -131,8 +134,14 @@ def _provided(left: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_provider(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A configuration of a provider of Gemma with the keys of other models; others as they are."""
+    """A configuration of a provider with the keys of other models; others as they are."""
     model = content["model"]
+    for name, row in NAMES["built_in"].items():
+        if all(model.get(key) == value for key, value in row["keys"].items()):
+            kept = {key: value for key, value in model.items() if key not in row["keys"]}
+            return {**content, "model": kept | {"built_in": name}}
+    if other := [row["key"] for row in NAMES["built_in"].values() if row["key"] in model]:
+        raise DseError(f"{other[0]}: dse reads that of {', '.join(NAMES['built_in'])} alone")
     said, known = f"{model.get('_target_')} {model.get('transformer_layer_spec')}", NAMES["providers"]
     marked = (name for name, row in known.items() if row["key"] in model or any(word in said for word in row["words"]))
     if not (name := next(marked, "")):
