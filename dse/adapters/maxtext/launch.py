@@ -20,6 +20,7 @@ from costmodel.formats.model_file import load_model, model_names
 from costmodel.formats.shipped import current_name
 from costmodel.training.dimensions import Numerics
 from costmodel.training.model import ModelShape
+from dse.adapters.megatron.design import of_kind
 from dse.adapters.megatron.launch import followed
 from dse.launches.launch import (
     MOST_OF_A_HOST,
@@ -40,7 +41,8 @@ EXPERTS: Final[dict[str, str]] = KEYS["experts"]
 DEFAULTS: Final[Mapping[str, Any]] = KEYS["defaults"]
 NUMERICS: Final[Mapping[str, str]] = KEYS["numerics"]
 PATTERNS: Final[Mapping[str, Any]] = KEYS["patterns"]
-BESIDE: Final[Mapping[str, Mapping[str, Any]]] = KEYS["beside"]
+#: Key -> kind of its values.
+KINDS: Final = {key: kind for kind, keys in KEYS["kinds"].items() for key in keys.split()}
 
 
 def model_keys(model: ModelShape) -> dict[str, Any]:
@@ -78,7 +80,7 @@ def model_keys(model: ModelShape) -> dict[str, Any]:
         "enable_dropout": model.dropout,
         "attention_bias": bool(model.qkv_bias),
         "trainable_position_size": int(model.learned_positions or model.seq_len) if learned else -1,
-        **BESIDE.get(style, {}),
+        **KEYS["beside"].get(style, {}),
     }
 
 
@@ -149,17 +151,17 @@ def keys_model(keys: Mapping[str, Any], name: str) -> ModelShape:
     blocks = ("llama2", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "deepseek", "gpt3", *PATTERNS)
     if style not in blocks:
         raise DseError(f"decoder_block {style}: not known{suggestion(style, blocks)}")
-    sizes: dict[str, Any] = {field: _number(given.get(key, 0)) for key, field in SIZES.items()}
+    sizes: dict[str, Any] = {field: float(given.get(key, 0)) for key, field in SIZES.items()}
     plain = style == "gpt3"
     first = str(given["mlp_activations"][0])
     gated = len(given["mlp_activations"]) > 1
     latent = given.get("attention_type") == "mla" or style == "deepseek"
-    positions = _number(given.get("trainable_position_size", -1))
+    positions = float(given.get("trainable_position_size", -1))
     same, own_keys = PATTERNS.get(style, ({}, {}))
-    pattern = {**same, **{field: _number(given.get(key, 0)) for key, field in own_keys.items()}}
+    pattern = {**same, **{field: float(given.get(key, 0)) for key, field in own_keys.items()}}
     sizes["num_layers"] *= 2 if style == "gemma2" else 1
     if latent:
-        sizes |= {"attention": "mla", **{rank: _number(given.get(rank, 0)) for rank in KEYS["latent"]}}
+        sizes |= {"attention": "mla", **{rank: float(given.get(rank, 0)) for rank in KEYS["latent"]}}
     shape: dict[str, Any] = {
         "name": name,
         "gated_mlp": gated,
@@ -184,55 +186,44 @@ def _named(known: str, keys: Mapping[str, Any]) -> ModelShape:
     model = load_model(shipped)
     assert isinstance(model, ModelShape)
     stated = {"max_target_length": DEFAULTS["max_target_length"], "mtp_num_layers": 0, **keys}
-    sizes: dict[str, Any] = {field: _number(stated[key]) for key, field in (SIZES | EXPERTS).items() if key in stated}
+    sizes: dict[str, Any] = {field: float(stated[key]) for key, field in (SIZES | EXPERTS).items() if key in stated}
     return replace(model, **sizes)
 
 
 def _read_experts(given: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of experts; nothing where there is one."""
-    if _number(given["num_experts"]) <= 1:
+    if float(given["num_experts"]) <= 1:
         return {}
-    fields = {field: _number(given.get(key, 0)) for key, field in EXPERTS.items()}
-    fields |= {field: max(_number(given.get(key, 0)), 0.0) for key, field in KEYS["groups"].items()}
-    fields["shared_ffn_hidden_size"] = _number(given.get("shared_experts", 0)) * fields["moe_ffn_hidden_size"]
+    fields = {field: float(given.get(key, 0)) for key, field in EXPERTS.items()}
+    fields |= {field: max(float(given.get(key, 0)), 0.0) for key, field in KEYS["groups"].items()}
+    fields["shared_ffn_hidden_size"] = float(given.get("shared_experts", 0)) * fields["moe_ffn_hidden_size"]
     return {**fields, "router_bias": bool(given.get("routed_bias"))}
 
 
 def _read_numerics(given: Mapping[str, Any], gate: str) -> Numerics:
     """Constants of functions."""
     usual = Numerics()
-    plain: dict[str, Any] = {f: _number(given.get(key) or getattr(usual, f)) for key, f in NUMERICS.items()}
+    plain: dict[str, Any] = {f: float(given.get(key) or getattr(usual, f)) for key, f in NUMERICS.items()}
     rope = str(given.get("rope_type", "default"))
-    factor = _number(given.get("rope_linear_scaling_factor", 1.0))
+    factor = float(given.get("rope_linear_scaling_factor", 1.0))
     scaling: dict[str, Any] = {"rotary_scaling": "linear", "rotary_scaling_factor": factor} if factor != 1 else {}
     if rope == "llama3.1":
         scaling = {"rotary_scaling": "llama3", **KEYS["llama"]}
     elif rope == "yarn":
-        usually = {"rope_factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32}
-        values = {f: _number(given.get(key, usually.get(key, 1))) for key, f in KEYS["yarn"].items()}
-        scaling = {"rotary_scaling": "yarn", **values}
+        scaling = {"rotary_scaling": "yarn", **{f: float(given[key]) for key, f in KEYS["yarn"].items()}}
     latent, style = given.get("attention_type") == "mla" or rope == "yarn", str(given["decoder_block"])
     scaling |= {"gate": "geglu" if gate == KEYS["gates"]["geglu"] else "swiglu"}
     scaling |= {"rotary_interleaved": bool(given.get("rope_interleave", True)) if latent else False}
     if style == "llama4":
-        scaling |= {"no_rope_every": _number(given.get("nope_layer_interval", 0))}
+        scaling |= {"no_rope_every": float(given.get("nope_layer_interval", 0))}
         scaling |= {"qk_l2_norm": bool(given.get("use_qk_norm"))}
     return Numerics(
         **{**plain, **scaling, **KEYS["implied"].get(style, {})},
-        glu_clamp=max(_number(given.get("mlp_activations_limit", 0.0)), 0.0),
+        glu_clamp=max(float(given.get("mlp_activations_limit", 0.0)), 0.0),
         router_score="sigmoid" if given.get("routed_score_func") == "sigmoid" else "softmax",
         router_balance="seq_aux_loss" if int(given["num_experts"]) > 1 else "aux_loss",  # layers/moe.py
         router_pre_softmax=given["decoder_block"] == "qwen3_moe" and not given.get("norm_topk_prob", False),
     )
-
-
-def _number(value: Any) -> float:
-    """A number, which files may write as 500_000."""
-    if isinstance(value, str):
-        value = value.replace("_", "")
-    if isinstance(value, bool) or value is None:
-        raise DseError(f"{value!r}: expected a number")
-    return float(value)
 
 
 #: Capabilities of MaxText, and their names.
@@ -246,18 +237,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     """
     refuse(launch, "maxtext")
     lost = [*model_losses(launch.model), *launch.lost(KEYS["lost"])]
-    content: dict[str, Any] = {
-        "base_config": "base.yml",
-        "run_name": "RUN_NAME",
-        "base_output_directory": "CHECKPOINT_DIR",
-        "dataset_path": "DATA_PATH",
-        "tokenizer_path": "TOKENIZER_MODEL",
-        "learning_rate": "LEARNING_RATE",
-        "steps": "TRAIN_STEPS",
-        **model_keys(launch.model),
-        **mesh(launch),
-        **_training(launch),
-    }
+    content: dict[str, Any] = {**KEYS["filled_in"], **model_keys(launch.model), **mesh(launch), **_training(launch)}
     devices = f" of {launch.devices} devices" if launch.devices > 1 else ""
     lines = [
         f"# {launch.heading} on {launch.world_size:,} chips{devices}, for {MAXTEXT.release}:",
@@ -386,7 +366,9 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
     """
     file = script_file(path)
     try:
-        keys, slices = _settings(path)
+        given, slices = _settings(path)
+        kinds = {**{key: "a whole number" for key in given if key.endswith("_parallelism")}, **KINDS}
+        keys = {key: of_kind(key, value, kinds[key]) if key in kinds else value for key, value in given.items()}
         if not any(str(key).startswith(("ici_", "dcn_", "base_")) or key == "model_name" for key in keys):
             raise DseError("no key of MaxText's model or mesh in it")
         model = keys_model(keys, re.sub(r"\W+", "_", file.stem))
@@ -394,13 +376,11 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         design |= _read_training(keys, design, model, slices.devices)
         design["etp"] = design["tp"]
         known = {name: v for name, v in design.items() if name not in ("ep", "etp") or model.num_experts}
-        notes = []
-        for key, column, usual, read in (
-            ("remat_policy", "recompute", "full", "full"),
-            ("quantization", "precision", "", "fp8"),
-        ):
-            if (word := str(keys.get(key) or usual)) not in MAXTEXT.runs[column].words.values():
-                notes.append(f"{key} {word} is read as {read}")
+        notes = [
+            f"{key} {word} is read as {read}"
+            for key, (column, usual, read) in KEYS["read_as"].items()
+            if MAXTEXT.value(column, word := str(keys.get(key) or usual)) is None
+        ]
         if slices.devices > 1:
             notes.append(f"JAX has {slices.devices} devices for each chip: batch and mesh are read as those of chips")
         return Launch.of(model, known, 8), [*notes, *_unread(keys)]
@@ -410,7 +390,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
 
 def _unread(keys: Mapping[str, Any]) -> Iterator[str]:
     """A line for keys that are not read, where their values may change the cost."""
-    patterns = {key for same, of_block in (*PATTERNS.values(), *((beside, {}) for beside in BESIDE.values()))
+    patterns = {key for same, of_block in (*PATTERNS.values(), *((beside, {}) for beside in KEYS["beside"].values()))
                 for key in (*same, *of_block)}  # fmt: skip
     read = {*SIZES, *EXPERTS, *NUMERICS, *patterns, *KEYS["read"].split(), *KEYS["unread"]}
     named = [key for key, value in KEYS["unread"].items() if keys.get(key, value) != value]
@@ -467,7 +447,7 @@ def _read_training(
 ) -> dict[str, Any]:
     """Batch, pipeline, recomputation, number formats; JAX has `devices` for each chip."""
     replica = design["tp"] * design["cp"] * design["pp"] * devices
-    local = float(keys.get("per_device_batch_size", 12)) * replica
+    local = keys.get("per_device_batch_size", 12) * replica
     staged, steps = design["pp"] > 1, int(keys.get("gradient_accumulation_steps", 1))
     if staged:
         asked = int(keys.get("num_pipeline_microbatches", -1))
@@ -497,5 +477,5 @@ def _read_training(
     if design["cp"] > 1:
         word = keys.get("context_parallel_strategy", "all_gather")
         columns["cp_communication"] = MAXTEXT.value("cp_communication", word, "all_gather")
-    columns |= {"capacity_factor": capacity} if (capacity := float(keys.get("capacity_factor", -1))) > 0 else {}
+    columns |= {"capacity_factor": capacity} if (capacity := keys.get("capacity_factor", -1)) > 0 else {}
     return columns | ({"offload_optimizer": 1} if keys.get("optimizer_memory_host_offload") else {})

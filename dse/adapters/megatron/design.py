@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.errors import DseError
+from costmodel.errors import DseError, shortened
 from costmodel.formats.framework_file import launching
+from costmodel.formats.input_files import scalar
 from costmodel.training.blocks import MODULES, OFFLOAD_MODULES
 from costmodel.training.design import EVEN
 from costmodel.training.model import ModelShape
@@ -210,6 +211,8 @@ def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
 
     Raises `DseError` if settings contradict each other, or say too little.
     """
+    for setting in KEYS["choices"].keys() & {key for key, value in settings.items() if value}:
+        of_kind(setting, settings[setting], KEYS["choices"][setting])
     model = settings_model(settings, name)
     design: dict[str, Any] = {column: int(settings.get(s, 1)) for s, column in SIZES.items()}
     design |= {column: int(settings[s]) for s, column in KEYS["counts"].items() if s in settings}
@@ -234,6 +237,22 @@ def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
     design |= batch(settings, design, world_size)
     notes = [] if "cuda_graphs" in design else ["CUDA graphs of some modules alone: the host launches all kernels"]
     return replace(Launch.of(model, design, node_size), settings=dict(settings)), [*_otherwise(settings), *notes]
+
+
+def of_kind(name: str, value: Any, kind: str) -> Any:
+    """The value of a setting of a kind, such as "a whole number" or "one of a, b"; `DseError` for other values."""
+    read: Any = scalar(value.replace("_", "")) if isinstance(value, str) and "number" in kind else value
+    is_number = type(read) in (int, float) and abs(read) < 2**53
+    fits = {
+        "a whole number": is_number and read % 1 == 0,
+        "a number": is_number,
+        "true or false": read in (0, 1),
+        "a list": isinstance(read, list),
+        "a text": isinstance(read, str),
+    }
+    if not fits.get(kind, read in kind.removeprefix("one of ").split(", ")):
+        raise DseError(f"{name}: {shortened(repr(value))}: expected {kind}")
+    return int(read) if kind == "a whole number" else read
 
 
 def batch(settings: Mapping[str, Any], design: Mapping[str, Any], world_size: int) -> dict[str, int]:
@@ -384,6 +403,7 @@ def _otherwise(settings: Mapping[str, Any]) -> list[str]:
     known = {"recompute_modules": {m.name for m in MODULES}, "offload_modules": {m.name for m in OFFLOAD_MODULES}}
     unknown = {name: [m for m in stated(name) or () if m not in names] for name, names in known.items()}
     lines = {
+        "position_embedding_type alibi is read as none": stated("position_embedding_type") == "alibi",
         "fp8_recipe delayed is read as tensorwise": stated("fp8") and stated("fp8_recipe", "delayed") == "delayed",
         f"experts balanced by {balance} are evaluated as uneven as with an auxiliary loss":
             balance not in BALANCES and not stated("moe_router_enable_expert_bias"),

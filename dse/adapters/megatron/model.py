@@ -229,7 +229,7 @@ def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
         name=name,
         gated_mlp=gated,
         normalization="rms_norm" if given.get("normalization") == "RMSNorm" else "layer_norm",
-        position_embedding="learned" if learned else "none" if positions_word == "none" else "rotary",
+        position_embedding="learned" if learned else "none" if positions_word in ("none", "alibi") else "rotary",
         learned_positions=positions if learned and positions != fields["seq_len"] else 0.0,
         biases=biases,
         qkv_bias=True if given.get("add_qkv_bias") and not biases else None,

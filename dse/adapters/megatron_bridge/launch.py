@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from costmodel.errors import DseError
 from costmodel.formats.input_files import data_beside, dump, parse
-from dse.adapters.megatron.design import MEGATRON, launch_of, settings_of
+from dse.adapters.megatron.design import MEGATRON, launch_of, of_kind, settings_of
 from dse.adapters.megatron.launch import DATA, LISTS, NUMBERS, ON, SHARES, WORDS
 from dse.adapters.megatron.model import KEYS, pattern, provider
 from dse.launches.adapters import ADAPTER_PLACEHOLDERS, LORA_COLUMNS, peft_section
@@ -213,8 +213,7 @@ def _of_nemo_1(content: Mapping[str, Any]) -> dict[str, Any]:
     if times := re.fullmatch(r"\$\{multiply: *(\d+), *\$\{\.hidden_size\}\}", str(model.get("ffn_hidden_size"))):
         model["ffn_hidden_size"] = int(times[1]) * model["hidden_size"]
     gate, optim = str(model.get("activation", "gelu")).removeprefix("fast-"), model.get("optim") or {}
-    if gate not in ("gelu", "swiglu", "geglu", "squared-relu"):
-        raise DseError(f"activation: {gate}: expected gelu, swiglu, geglu or squared-relu")
+    of_kind("activation", gate, "one of gelu, swiglu, geglu, squared-relu")
     word, number = str(model.get("normalization", "layernorm")), str((content.get("trainer") or {}).get("precision"))
     model |= {"gated_linear_unit": gate in ("swiglu", "geglu"), "activation_func": gate.replace("-", "_"),
               "normalization": NAMES["nemo_1_words"].get(word, word), "should_pad_vocab": True,
@@ -266,10 +265,10 @@ def _read_value(name: str, value: Any) -> Any:
         return {full: word for word, full in NAMES["dtypes"].items()}.get(str(value), str(value))
     if name == "moe_layer_freq" and isinstance(value, list):
         return f"[{','.join(str(item) for item in value)}]"
-    if name in NUMBERS:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer():
-            raise DseError(f"{name}: {value!r}: expected a whole number")
-        return int(value)
+    if name in ON:
+        return of_kind(name, value, "true or false")
+    if name in (*NUMBERS, *SHARES):
+        return of_kind(name, value, "a whole number" if name in NUMBERS else "a number")
     if name == "pipeline_model_parallel_layout" and isinstance(value, list):
         chunks = (chunk if isinstance(chunk, list) else [chunk] for chunk in value)
         return "|".join("".join(NAMES["layout"].get(str(word), str(word)) for word in chunk) for chunk in chunks)
@@ -281,22 +280,26 @@ def _read_value(name: str, value: Any) -> Any:
 def _renamed(content: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that a configuration names or nests differently from flags."""
     model = content["model"]
-    settings: dict[str, Any] = {"max_position_embeddings": model.get("seq_length", 1024)}
-    settings["seq_length"] = model.get("seq_length", 1024)
+    seq_len = model.get("seq_length", 1024)
+    settings: dict[str, Any] = {"max_position_embeddings": seq_len, "seq_length": seq_len}
+    if (told := (content.get("dataset") or {}).get("seq_length", seq_len)) != seq_len:
+        raise DseError(f"dataset.seq_length {told}: expected that of the model, {seq_len}")
     if not model.get("num_query_groups"):
         settings["group_query_attention"] = False
-    gated, quick = bool(model.get("gated_linear_unit")), "quick_gelu" in str(model.get("activation_func"))
-    settings |= {"swiglu": gated and not quick, "quick_geglu": gated and quick}
-    settings["squared_relu"] = "squared_relu" in str(model.get("activation_func"))
-    shared = model.get("share_embeddings_and_output_weights", True)
-    settings["untie_embeddings_and_output_weights"] = not shared
+    gated = of_kind("gated_linear_unit", model.get("gated_linear_unit") or False, "true or false")
+    if not re.search(r"None|glu|gelu|silu|relu|swish", activation := str(model.get("activation_func"))):
+        raise DseError(f"activation_func: {activation}: not known; expected torch.nn.functional.silu, for example")
+    quick, squared = "quick_gelu" in activation, "squared_relu" in activation
+    settings |= {"swiglu": gated and not quick, "quick_geglu": gated and quick, "squared_relu": squared}
+    tied = model.get("share_embeddings_and_output_weights", True) or False
+    settings["untie_embeddings_and_output_weights"] = not of_kind("share_embeddings", tied, "true or false")
     settings |= {name: bool(model.get(name)) for name in ("overlap_p2p_comm", "cpu_offloading")}
     settings["cuda_graph_modules"] = model.get("cuda_graph_modules") or model.get("cuda_graph_scope") or []
-    padded = model.get("should_pad_vocab")
+    padded = of_kind("should_pad_vocab", model.get("should_pad_vocab") or False, "true or false")
     settings["make_vocab_size_divisible_by"] = model.get("make_vocab_size_divisible_by", 128) if padded else 1
-    precision = content.get("mixed_precision", "bf16_mixed")
+    precision = content.get("mixed_precision") or "bf16_mixed"
     if not isinstance(precision, dict):
-        return {**settings, **RECIPES.get(str(precision), {"bf16": True})}
+        return {**settings, **RECIPES[of_kind("mixed_precision", precision, f"one of {', '.join(RECIPES)}")]}
     settings |= {name: precision[name] for name in NAMES["mixed_precision"] if precision.get(name)}
     wide = precision.get("grad_reduce_in_fp32", True)
     return {**settings, "accumulate_allreduce_grads_in_fp32" if wide else "grad_reduce_in_bf16": True}

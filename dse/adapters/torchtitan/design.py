@@ -16,6 +16,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from math import prod
 from typing import Any, Final
 
 from costmodel.errors import DseError, suggestion
@@ -23,7 +24,7 @@ from costmodel.formats.framework_file import Framework, launching
 from costmodel.formats.input_files import data_beside
 from costmodel.formats.model_file import load_model
 from costmodel.training.model import ModelShape
-from dse.adapters.megatron.design import batch
+from dse.adapters.megatron.design import batch, of_kind
 from dse.launches.adapters import named_targets
 from dse.launches.launch import Launch, NotExpressible, even_or_written
 from dse.spaces.sections.frameworks import is_same
@@ -42,14 +43,17 @@ class Call:
     positional: list[Any] = field(default_factory=list)
 
     def literal(self, name: str, default: Any) -> Any:
-        """An argument, where it is a number, a text or a list; else the default."""
-        value = self.arguments.get(name, default)
-        return default if isinstance(value, Call) else value
+        """An argument, or the default. Raises `DseError` for one of another kind, or one that is not followed."""
+        value = self.arguments.get(name)
+        text = f"{value.name}()" if isinstance(value, Call) else value
+        return default if value is None else of_kind(name, text, TABLES["kinds"][type(default).__name__])
 
     def call(self, name: str) -> Call:
-        """An argument that is a call itself; one without arguments where it is none."""
-        value = self.arguments.get(name)
-        return value if isinstance(value, Call) else Call("")
+        """A section or model; one without arguments where there is none. Raises `DseError` for other values."""
+        value = self.arguments.get(name) or Call(name)
+        if isinstance(value, Call) and value.name.endswith(("Config", "model_registry", name)):
+            return value
+        raise DseError(f"{name}: expected a configuration that dse can follow")
 
 
 #: Most dots in a line of a module.
@@ -209,10 +213,10 @@ def layers_of_chunks(parallel: Call, layers: int, stages: int, *, several: bool)
 
     Raises `DseError` if they do not share out over the stages.
     """
-    first, last = (int(parallel.literal(f"pipeline_parallel_{end}_stage_less_layers", 1)) for end in ("first", "last"))
-    chunk_layers = parallel.literal("pipeline_parallel_layers_per_stage", None)
+    first, last = (parallel.literal(f"pipeline_parallel_{end}_stage_less_layers", 1) for end in ("first", "last"))
+    chunk_layers = parallel.literal("pipeline_parallel_layers_per_stage", 0)
     total = layers + first + last
-    chunks = -(-total // int(chunk_layers)) if chunk_layers else stages * (2 if several else 1)
+    chunks = -(-total // chunk_layers) if chunk_layers else stages * (2 if several else 1)
     sizes = stage_sizes(chunks, layers, first, last)
     if len(sizes) % stages:
         raise DseError(f"{len(sizes)} chunks: expected a multiple of pipeline_parallel_degree = {stages}")
@@ -245,10 +249,12 @@ def launch_of(config: Call, chips: int | None = None) -> Launch:
 
     Raises `DseError` if it says too little or names something unknown; an error of Python if values are of other kinds.
     """
+    for section, name, words in TABLES["words"]:
+        of_kind(name, config.call(section).literal(name, words[7:].split(",")[0]), words)
     parallel, training = config.call("parallelism"), config.call("training")
-    seq_len = int(training.literal("max_context_length", 2048))
-    tokens = int(training.literal("num_tokens_per_microbatch_per_dp_rank", 16384))
-    step = int(training.literal("num_tokens_per_train_step", -1))
+    seq_len = training.literal("max_context_length", 2048)
+    tokens = training.literal("num_tokens_per_microbatch_per_dp_rank", 16384)
+    step = training.literal("num_tokens_per_train_step", -1)
     if seq_len < 1 or tokens % seq_len or (step > 0 and step % seq_len):
         raise DseError(
             f"num_tokens_per_microbatch_per_dp_rank {tokens:,}, num_tokens_per_train_step {step:,}: expected "
@@ -276,16 +282,16 @@ def _read_model(spec: Call, seq_len: int) -> ModelShape:
 
 
 def _world_size(parallel: Call, design: Mapping[str, Any]) -> int:
-    shard = int(parallel.literal("data_parallel_shard_degree", -1))
+    shard = parallel.literal("data_parallel_shard_degree", -1)
     if shard < 1:
         raise DseError("does not say on how many chips; name them with --gpus N")
-    replicas = int(parallel.literal("data_parallel_replicate_degree", 1))
-    return shard * replicas * int(design["tp"] * design["pp"] * design["cp"])
+    replicas = parallel.literal("data_parallel_replicate_degree", 1)
+    return int(shard * replicas * design["tp"] * design["pp"] * design["cp"])
 
 
 def _read_shards(parallel: Call, design: Mapping[str, Any]) -> dict[str, Any]:
     """Stage of sharded data parallelism."""
-    replicas = int(parallel.literal("data_parallel_replicate_degree", 1))
+    replicas = parallel.literal("data_parallel_replicate_degree", 1)
     if replicas >= design["dp"] > 1 and design["cp"] == 1:
         return {"zero": 0}
     word = parallel.literal("fsdp_reshard_after_forward", "default")
@@ -298,7 +304,7 @@ def _read_design(config: Call, model: ModelShape) -> dict[str, Any]:
     parallel, spec = config.call("parallelism"), config.call("model_spec")
     degrees = {"tp": "tensor", "cp": "context", "pp": "pipeline"}
     design: dict[str, Any] = {
-        column: int(parallel.literal(f"{word}_parallel_degree", 1)) for column, word in degrees.items()
+        column: parallel.literal(f"{word}_parallel_degree", 1) for column, word in degrees.items()
     }
     design |= {"overlap_grad_reduce": True, "vpp": 1, "attention": "flash_attention_2"}
     design |= {name: TORCHTITAN.given[name] for name in TABLES["of_software"]}
@@ -314,9 +320,9 @@ def _read_design(config: Call, model: ModelShape) -> dict[str, Any]:
         rotate = parallel.literal("context_parallel_rotate_method", "allgather")
         design["cp_communication"] = TORCHTITAN.value("cp_communication", rotate, "all_gather")
     if model.num_experts:
-        ep = int(parallel.literal("expert_parallel_degree", 1))
+        ep = parallel.literal("expert_parallel_degree", 1)
         backend = spec.literal("moe_comm_backend", "standard")
-        etp = int(parallel.literal("expert_tensor_parallel_degree", 1)) if ep > 1 else design["tp"]
+        etp = parallel.literal("expert_tensor_parallel_degree", 1) if ep > 1 else design["tp"]
         design |= {"ep": ep, "etp": etp, "dispatcher": "all_to_all"}
         if ep > 1:
             design["dispatcher"] = TORCHTITAN.value("dispatcher", backend, "two_hop")
@@ -332,9 +338,9 @@ def read_adapters(config: Call) -> dict[str, Any]:
     """Columns of adapters."""
     known, columns = TORCHTITAN.runs["lora_targets"].words, dict[str, Any]()
     for converter in lora_converters(config):
-        modules = converter.literal("target_modules", None) or known["all_linear"]
+        modules = converter.literal("target_modules", []) or known["all_linear"]
         targets = named_targets([*map(str, modules)], known, "LoRAConverter: target_modules")
-        columns = {"lora_rank": int(converter.literal("rank", 8)), "lora_targets": targets, "lora_fused": False}
+        columns = {"lora_rank": converter.literal("rank", 8), "lora_targets": targets, "lora_fused": False}
     return columns
 
 
@@ -358,8 +364,8 @@ def _read_schedule(parallel: Call, design: Mapping[str, Any], model: ModelShape)
         raise DseError(f"pipeline_parallel_schedule: {word!r}: not known{suggestion(str(word), known)}")
     schedule, several = known[word]
     schedule = "gpipe" if word == "GPipe" else schedule
-    parts = parallel.literal("module_fqns_per_model_part", None)
-    less = {column: int(parallel.literal(setting, 0)) for column, setting in TABLES["less_layers"].items()}
+    parts = parallel.literal("module_fqns_per_model_part", [])
+    less = {column: parallel.literal(setting, 0) for column, setting in TABLES["less_layers"].items()}
     if parts:
         sizes = [sum(str(name).startswith("layers.") for name in part) for part in parts]
         counted = {"vpp": len(sizes) // design["pp"], **{column: count > 0 for column, count in less.items()}}
@@ -387,9 +393,16 @@ def converters(config: Call) -> list[str]:
     return [name for name in names if "Experts" not in name and name != "LoRAConverter"]
 
 
-def unread(config: Call) -> list[str]:
+def unread(config: Call, launch: Launch) -> list[str]:
     """Settings that are read as something else."""
-    notes, mode, names = [], recomputing(config), converters(config)
+    notes, mode, names, parallel = [], recomputing(config), converters(config), config.call("parallelism")
+    if config.call("compile").literal("enable", default=True) is False:
+        notes.append("compile.enable False is read as True")
+    degrees = [parallel.literal(f"data_parallel_{part}_degree", 1) for part in ("replicate", "shard")]
+    if degrees[1] > 0 and prod(degrees) not in (1, launch["dp"]):
+        notes.append(
+            f"data_parallel_replicate_degree * data_parallel_shard_degree = {prod(degrees)} is read as {launch['dp']}"
+        )
     if any("target_modules" not in converter.arguments for converter in lora_converters(config)):
         notes.append("LoRAConverter without target_modules: its adapter beside the output matrix is not read")
     if "Float8LinearConverter" in names:

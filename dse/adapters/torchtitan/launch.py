@@ -112,14 +112,8 @@ def _sections(launch: Launch, *, predicts: bool) -> dict[str, Any]:
     initial = {"initial_load_path": Code('environ["PRETRAINED_CHECKPOINT"]')} if launch["lora_rank"] else {}
     return {
         "loss": Code(_call("MTPLoss.Config", vocabulary) if predicts else loss),
-        "hf_assets_path": Code('environ["TOKENIZER_MODEL"]'),
-        "model_spec": Code("model_spec"),
-        "optimizer": Code('default_adamw(lr=float(environ["LEARNING_RATE"]))'),
+        **{name: Code(text) for name, text in TABLES["filled_in"].items()},
         "training": Code(_call("TrainingConfig", _training(launch))),
-        "dataloader": Code(
-            "GrainDataLoader.Config(\n"
-            '    dataset=ConcatThenSplitPackingConfig(dataset=DATASETS[environ["DATA_PATH"]])\n)'
-        ),
         "parallelism": Code(_call("ParallelismConfig", _parallelism(launch))),
         "checkpoint": Code(_call("CheckpointManager.Config", {"folder": Code('environ["CHECKPOINT_DIR"]'), **initial})),
         "activation_checkpoint": Code(f"{recomputing}.Config()" if recomputing else "None"),
@@ -189,7 +183,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         launch = torchtitan_design.launch_of(config, chips)
     except (DseError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise DseError(f"{path}: {with_line(str(error), text)}") from None
-    return launch, torchtitan_design.unread(config)
+    return launch, torchtitan_design.unread(config, launch)
 
 
 def _configuration(module: PythonFunctions, part: str) -> Call:

@@ -29,5 +29,5 @@ def test_products_of_keys_and_unknown_values(tmp_path):
     assert launch.model.ffn_hidden_size == 4 * 8192
     assert "no vocabulary is stated" in notes[-2]
     assert notes[-1] == "not read: model.new_key"
-    with pytest.raises(DseError, match="activation: reglu: expected gelu"):
+    with pytest.raises(DseError, match=r"activation: .reglu.: expected one of gelu"):
         read(tmp_path, activation="reglu")

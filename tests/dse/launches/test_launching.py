@@ -360,19 +360,17 @@ def test_a_file_says_that_no_framework_priced_it(form, tmp_path):
 CONFIGURATIONS = cases(__file__, "CONFIGURATIONS")
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "text", "error"),
-    [
-        (torchtitan, "a.py", CONFIGURATIONS.replace("BATCH = 2", "BATCH = 2.1"), "line 10: num_tokens_per_microbatch_"),
-        (nemo, "a.yaml", "# hidden_size\nmodel:\n  num_layers: 2\n  hidden_size: big\n", "line 4: hidden_size: 'big'"),
-        (maxtext, "a.yml", "model_name: default\ndecoder_block: rnn\n", "line 2: decoder_block rnn: not known"),
-    ],
-)
-def test_errors_name_the_line_of_the_setting(module, name, text, error, tmp_path):
-    (tmp_path / name).write_text(text)
-    part = ":on_64" if name == "a.py" else ""
-    with pytest.raises(DseError, match=re.escape(f"{name}{part}: {error}")):
-        module.read_script(Path(f"{tmp_path / name}{part}"), 64)
+#: Form -> a short file of it, and its part; form, a change of the file, and the error or the note that follows.
+SHORT = cases(__file__, "SHORT") | {"torchtitan": CONFIGURATIONS, "megatron": SCRIPT}
+
+
+@pytest.mark.parametrize(("form", "before", "after", "message"), cases(__file__, "MESSAGES"))
+def test_a_value_that_a_framework_does_not_have_is_refused_or_named(form, before, after, message, tmp_path):
+    assert before in SHORT[form]
+    path, part = tmp_path / f"a{launch_forms()[form].ending}", ":on_64" if form == "torchtitan" else ""
+    path.write_text(SHORT[form].replace(before, after, 1))
+    with pytest.raises(DseError, match=re.escape(message)):
+        raise DseError(" ".join(read_launch(Path(f"{path}{part}"), form, 64 if form != "megatron" else None)[1]))
 
 
 def test_functions_of_a_module_are_read_and_not_run(tmp_path):

@@ -29,21 +29,11 @@ TRAINING, MICRO = "HYBRID_TRANSFORMER_FWD_IN_BCKWD", "MICRO"
 TP, EP, PP, VPP, GA = "model_parallel_NPU_group", "ep", "pp", "vpp", "ga"
 GPUS, PP_COMM, CHECKPOINTS, INITIATES = "all_gpus", "pp_comm", "checkpoints", "checkpoint_initiates"
 
-#: Token -> column of `Parallelism`.
-TOKENS: Final = {
-    TP: "tp",
-    EP: "ep",
-    PP: "pp",
-    VPP: "vpp",
-    GA: "gradient_accumulation_steps",
-    GPUS: "world_size",
-    PP_COMM: "pp_message_bytes",
-}
-
-#: Collective of a file without its suffix, and the suffix of a group that is not the usual one of its pass.
-SPELLED: Final = dict(
-    zip(("NONE", "ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "BROADCAST"), COLLECTIVES, strict=True)
-)
+#: Tables of `tables.yaml`, which describes each; a collective is spelled without its suffix.
+TABLES: Final = data_beside(__file__, "tables.yaml")
+TOKENS: Final[Mapping[str, str]] = TABLES["tokens"]
+SPELLED: Final = dict(zip(TABLES["spelled"], COLLECTIVES, strict=True))
+#: Suffix of a group that is not the usual one of its pass.
 SUFFIXES: Final = {"_DP_EP": "dp_ep", "_EP": "ep"}
 KNOWN: Final = ("NONE", *(kind + suffix for kind in [*SPELLED][1:] for suffix in ("", *SUFFIXES)))
 
@@ -53,8 +43,8 @@ _WHOLE: Final = re.compile(r"[0-9]{1,40}")
 _DECIMAL: Final = re.compile(r"[0-9]{1,40}(?:\.[0-9]{0,40})?")
 #: Numbers from here on are not exact in seconds and back. [ns], [B]
 TOO_LARGE: Final = 2.0**50
-#: Largest file and header [B], and most different rows of a file.
-LARGEST, LONGEST_HEADER, MOST_ROWS = 64 << 20, 1 << 20, 200_000
+#: Largest file and header [B], and most different rows and lines of a file.
+LARGEST, LONGEST_HEADER, MOST_ROWS, MOST_LINES = 64 << 20, 1 << 20, 200_000, 24_000_000
 
 
 @dataclass(frozen=True)
@@ -261,6 +251,8 @@ def read_workload(text: str, name: str) -> WorkloadFile:
 
     Raises `DseError` with one line for each mistake.
     """
+    if text.count("\n") > MOST_LINES:
+        raise DseError(f"{name}: more than {MOST_LINES:,} lines")
     lines, reader = (line[0] for line in re.finditer("^.*$", plain_text(text), re.MULTILINE)), AicbReader(name)
     if len(header := next(lines)) > LONGEST_HEADER:
         raise DseError(f"{name}:1: a header of {len(header):,} characters; at most {LONGEST_HEADER:,} are read")
@@ -307,8 +299,8 @@ def spelled(workload: StepRows) -> list[list[str]]:
 
 
 #: Columns of the summary, and of the first revision's, with the totals that they hold.
-SUMMARY: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["summary"]
-FIRST_SUMMARY: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["first_summary"]
+SUMMARY: Final[Mapping[str, str]] = TABLES["summary"]
+FIRST_SUMMARY: Final[Mapping[str, str]] = TABLES["first_summary"]
 
 #: Places of forward, weight gradient and activation gradient: the order of the file's columns.
 ORDER: Final = (0, 2, 1)
