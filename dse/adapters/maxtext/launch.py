@@ -32,21 +32,22 @@ from dse.launches.launch import (
     script_file,
     with_line,
 )
-from dse.spaces.sections.frameworks import conditions_met
+from dse.spaces.sections.frameworks import conditions_met, is_same
 
 #: Keys of the program and fields of models, from `keys.yaml`, which describes each table.
 KEYS: Final[Mapping[str, Any]] = data_beside(__file__, "keys.yaml")
 SIZES: Final[dict[str, str]] = KEYS["sizes"]
 EXPERTS: Final[dict[str, str]] = KEYS["experts"]
-DEFAULTS: Final[Mapping[str, Any]] = KEYS["defaults"]
-NUMERICS: Final[Mapping[str, str]] = KEYS["numerics"]
 PATTERNS: Final[Mapping[str, Any]] = KEYS["patterns"]
 #: Key -> kind of its values.
 KINDS: Final = {key: kind for kind, keys in KEYS["kinds"].items() for key in keys.split()}
 
 
 def model_keys(model: ModelShape) -> dict[str, Any]:
-    """The model in MaxText's keys. Raises `NotExpressible` if MaxText has none for its layers."""
+    """The model in MaxText's keys, or its name. Raises `NotExpressible` if MaxText has none for its layers."""
+    named = (name for name, known in KEYS["models"].items() if is_same(load_model(known), model))
+    if name := next(named, ""):
+        return {"model_name": name, "max_target_length": int(model.seq_len), **KEYS["beside"][name]}
     keys: dict[str, Any] = {key: int(getattr(model, field)) for key, field in SIZES.items() if getattr(model, field)}
     if model.num_experts:
         keys |= {key: int(getattr(model, field)) for key, field in EXPERTS.items()}
@@ -91,10 +92,9 @@ def _experts_alone(model: ModelShape) -> bool:
 
 def _numerics_keys(numerics: Numerics, *, latent: bool) -> dict[str, Any]:
     """Constants of functions; of the scaled rotations only those that MaxText reads."""
-    said = {key: getattr(numerics, field) for key, field in NUMERICS.items()}
+    said = {key: getattr(numerics, field) for key, field in KEYS["numerics"].items()}
     plain = {key: int(v) if float(v).is_integer() else v for key, v in said.items()}
-    kept = ("rope_max_timescale", "normalization_layer_epsilon", "routed_scaling_factor")
-    keys = {key: value for key, value in plain.items() if value or key in kept}
+    keys = {key: value for key, value in plain.items() if value or key in KEYS["always"]}
     if not latent:  # without a loss it balances experts of DeepSeek's block alone
         keys.pop("routed_bias_update_rate", None)
     keys["rope_type"] = KEYS["ropes"][numerics.rotary_scaling]
@@ -146,7 +146,7 @@ def keys_model(keys: Mapping[str, Any], name: str) -> ModelShape:
     known = str(keys.get("model_name", "default"))
     if known != "default" and "base_emb_dim" not in keys:
         return _named(known, keys)
-    given = {**DEFAULTS, **keys}
+    given = {**KEYS["defaults"], **keys}
     style = str(given["decoder_block"])
     blocks = ("llama2", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "deepseek", "gpt3", *PATTERNS)
     if style not in blocks:
@@ -185,7 +185,7 @@ def _named(known: str, keys: Mapping[str, Any]) -> ModelShape:
         raise DseError(f"model_name {known}: unknown; copy the keys of configs/models/{known}.yml into the file")
     model = load_model(shipped)
     assert isinstance(model, ModelShape)
-    stated = {"max_target_length": DEFAULTS["max_target_length"], "mtp_num_layers": 0, **keys}
+    stated = {"max_target_length": KEYS["defaults"]["max_target_length"], "mtp_num_layers": 0, **keys}
     sizes: dict[str, Any] = {field: float(stated[key]) for key, field in (SIZES | EXPERTS).items() if key in stated}
     return replace(model, **sizes)
 
@@ -203,7 +203,7 @@ def _read_experts(given: Mapping[str, Any]) -> dict[str, Any]:
 def _read_numerics(given: Mapping[str, Any], gate: str) -> Numerics:
     """Constants of functions."""
     usual = Numerics()
-    plain: dict[str, Any] = {f: float(given.get(key) or getattr(usual, f)) for key, f in NUMERICS.items()}
+    plain: dict[str, Any] = {f: float(given.get(key) or getattr(usual, f)) for key, f in KEYS["numerics"].items()}
     rope = str(given.get("rope_type", "default"))
     factor = float(given.get("rope_linear_scaling_factor", 1.0))
     scaling: dict[str, Any] = {"rotary_scaling": "linear", "rotary_scaling_factor": factor} if factor != 1 else {}
@@ -392,7 +392,7 @@ def _unread(keys: Mapping[str, Any]) -> Iterator[str]:
     """A line for keys that are not read, where their values may change the cost."""
     patterns = {key for same, of_block in (*PATTERNS.values(), *((beside, {}) for beside in KEYS["beside"].values()))
                 for key in (*same, *of_block)}  # fmt: skip
-    read = {*SIZES, *EXPERTS, *NUMERICS, *patterns, *KEYS["read"].split(), *KEYS["unread"]}
+    read = {*SIZES, *EXPERTS, *KEYS["numerics"], *patterns, *KEYS["read"].split(), *KEYS["unread"]}
     named = [key for key, value in KEYS["unread"].items() if keys.get(key, value) != value]
     named += [key for key in keys if not (key in read or re.search(r"_parallelism$", key) or _IDLE.search(key))]
     if named:
