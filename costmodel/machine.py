@@ -350,6 +350,7 @@ class Modules(MachinePart):
     experts_floor: FloatArray = column("s", 0)
     cast_passes: FloatArray = column("-", 0)  #: over inputs of experts in narrow formats
     block_passes: FloatArray = column("-", 0)  #: ... further ones where 8 bits have scales of blocks
+    other_pairs: FloatArray = column("-", 0, high=1)  #: share of tokens for experts of other ranks that passes read
     maximum_floor: FloatArray = column("s", 0)  #: of finding the scale of a tensor
     fp4_floor: FloatArray = column("s", 0)  #: of a cast to 4 bits
 

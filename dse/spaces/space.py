@@ -50,9 +50,9 @@ YOUNGER_FIELDS: Final = (
     *("other_parameters", "mixed_streams", "paired_queries"),
 )
 #: Quantities of machines that are younger, too: no fingerprint has a value of 0.
-YOUNGER_QUANTITIES: Final = tuple(
-    f"software_{name}"
-    for name in ("expert_clamp_passes", "update_copies", "offloaded_weights", "narrow_gathers", "kept_gathers")
+YOUNGER_QUANTITIES: Final = (
+    *("modules_other_pairs", "software_expert_clamp_passes", "software_update_copies", "software_offloaded_weights"),
+    *("software_narrow_gathers", "software_kept_gathers"),
 )
 #: Name of the condition that `Space.focused` adds.
 FOCUS = "focus"

@@ -93,11 +93,9 @@ def table_stage(rows: TableRows, seed: int) -> CalibratedStage:
     before = rows.log_ratios({name: known[name].reshape(1) for name in start})[0]
     fitted = [one for one in calibrated_constants(fit, rows.system) if one.name not in idle]
     after = rows.log_ratios({one.name: np.array([one.after]) for one in fitted})[0]
-    off = [
-        100 * np.median(np.abs(np.expm1(ratios[~given]))) if not given.all() else np.nan for ratios in (before, after)
-    ]
-    releases = " ".join(sorted({f"{one.library} {one.release}" for one in rows.sample.rows[["library", "release"]]
-                                .drop_duplicates().itertuples()}))  # fmt: skip
+    ratios = np.expm1([before[~given], after[~given]])
+    off = 100 * np.median(np.abs(ratios), axis=1) if ratios.size else np.full(2, np.nan)
+    releases = " ".join(sorted({*(rows.sample.rows["library"] + " " + rows.sample.rows["release"])}))
     return CalibratedStage(
         name=kind,
         kinds=tuple(f"{kind} {name}" for name in rows.sample.rows["format"]),

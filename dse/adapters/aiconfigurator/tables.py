@@ -48,12 +48,16 @@ COMPLETE: Final = 0.5
 OLDER: Final = 0.1
 
 
+#: Families of kernels of experts in their names.
+FAMILY: Final = "(?:^|_)(triton|deepgemm|min_latency|nongated|cutlass|trtllm)"
+
+
 @dataclass(frozen=True, slots=True)
 class KernelSample:
     """Rows drawn from the tables of one system and kind.
 
     Columns: those of the shape, `format` (a precision or collective), `size` (its class), `library`, `release`,
-    `kernel`, `current` (of the library's newest complete release), `kept_apart`, and `measured`. [s]
+    `kernel`, its `family`, `current` (of the library's newest complete release), `kept_apart`, and `measured`. [s]
     """
 
     folder: str
@@ -155,7 +159,8 @@ def read_kernel_table(path: Path, kind: str) -> pd.DataFrame:
     if kind == "collectives":
         table["message_bytes"] = table["message_size"] * np.where(table.get("nccl_dtype", "half") == "int8", 1, 2)
     table = table.rename(columns={"kernel_source": "kernel"}).assign(measured=table.pop("latency") * 1e-3)
-    return table.assign(library=path.parts[-3], release=path.parts[-2])
+    family = path.parts[-3] + " " + table["kernel"].astype(str).str.extract(FAMILY, expand=False).fillna("")
+    return table.assign(library=path.parts[-3], release=path.parts[-2], family=family)
 
 
 def usable_rows(table: pd.DataFrame, kind: str, system: System, left_out: Counter[str]) -> pd.DataFrame:

@@ -18,6 +18,7 @@ import pandas as pd
 from costmodel import System
 from costmodel.columns import FloatArray
 from costmodel.formats import shipped
+from costmodel.formats.input_files import data_beside
 from costmodel.kernels.kernel_cost import pointwise_time
 from costmodel.kernels.kernel_tables import Gemms, Label, Pointwise
 from costmodel.kernels.products import attention_cost, gemm_cost
@@ -27,6 +28,8 @@ from dse.validation.expressed import system_named
 from dse.validation.kernels import OUTPUT_BYTES, attention_work, burst_time, collective_time, product_time
 from dse.validation.summary import error_record
 
+#: System -> library and family of kernels of experts -> constants, fitted by benchmarks/kernel_libraries.py.
+EXPERTS: Final[Mapping[str, Any]] = data_beside(__file__, "experts.yaml")
 #: Columns of a shape, by name; (rows,) each. [-], [elements], [B]
 Shape = Mapping[str, FloatArray]
 
@@ -62,6 +65,7 @@ def grouped_time(shape: Shape, precision: str, system: System) -> FloatArray:
     size = number_format.element_bytes if number_format.units else OUTPUT_BYTES
     tokens, width, inner = shape["num_tokens"], shape["hidden_size"], shape["inter_size"] / shape["moe_tp_size"]
     pairs = np.maximum(tokens * shape["topk"] / shape["moe_ep_size"], 1.0)
+    modules, units = system.modules, number_format.units
     experts = np.minimum(shape["num_experts"] / shape["moe_ep_size"], np.floor(pairs))
     sizes = {"up": (shape["gated"] * inner, width), "down": (width, inner)}
     gemms = Gemms.stack([
@@ -70,12 +74,12 @@ def grouped_time(shape: Shape, precision: str, system: System) -> FloatArray:
     ])  # fmt: skip
     rate = system.chip.format_rate(number_format.units) if number_format.units else np.ones(1)
     products = gemm_cost(gemms, system, element_bytes=size, rate=rate).time.sum(axis=1)
+    pairs = pairs * (1 + modules.other_pairs * (shape["moe_ep_size"] - 1))
     passes = Pointwise.stack([
         (Label("gather", "forward", "layer", runs="sorting"), (2 * OUTPUT_BYTES * pairs * width, 0.0, 1.0)),
         (Label("activation", "forward", "layer"), (OUTPUT_BYTES * pairs * inner * (shape["gated"] + 1), 0.0, 1.0)),
         (Label("sum", "forward", "layer", runs="sorting"), (OUTPUT_BYTES * (pairs + tokens) * width, 0.0, 1.0)),
     ])  # fmt: skip
-    modules, units = system.modules, number_format.units
     casts = (units != "") * modules.cast_passes + (units in ("block", "mx")) * modules.block_passes
     extra = modules.experts_floor + casts * streamed(OUTPUT_BYTES * pairs * (width + inner), system)
     return np.asarray(products + pointwise_time(passes, system)[0].sum(axis=1) + extra)
@@ -109,17 +113,19 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def library_system(system: str, library: str) -> System:
-    """A built-in system with the constants of a library's kernels, where these are known; any other as it is."""
+    """A built-in system with constants of a library or a family of its kernels (`vllm triton`); any other as it is."""
     name = shipped.current_name(system, "systems")
-    path = shipped.ROOT / "kernels" / library / f"{name}.yaml"
-    return system_named(str(path) if path.is_file() else system)
+    path = shipped.ROOT / "kernels" / library.split()[0] / f"{name}.yaml"
+    constants = EXPERTS.get(name, {}).get(library, {}).get("constants", {})
+    known = system_named(str(path) if path.is_file() else system)
+    return known.with_quantities({quantity: np.array([value]) for quantity, value in constants.items()})
 
 
 def library_times(sample: KernelSample) -> FloatArray:
     """Predicted times of the rows of a sample, each with the constants of its library; (rows,). [s]"""
     times = np.zeros(len(sample.rows))
-    for library, rows in sample.rows.groupby("library", observed=True).indices.items():
-        system = library_system(sample.system, str(library))
+    for family, rows in sample.rows.groupby("family", observed=True).indices.items():
+        system = library_system(sample.system, str(family))
         times[rows] = sample_times(replace(sample, rows=sample.rows.iloc[rows]), system)
     return times
 

@@ -334,7 +334,8 @@ def filled_layer(run: MessageShape, ranks: RankRun, times: RowTimes, section: st
 def half_rows(run: MessageShape, part: str, times: RowTimes, shared: BoolArray, section: str) -> Iterator[Row]:
     """Half a layer: two rows in sequence parallelism, and one without."""
     column, row = (times[f"{part}_{way}"] for way in ("column", "row"))
-    yield from aicb.layer_rows(run, part, column, row, shared, section)
+    yield aicb.column_row(f"{part}_column", section, run, column, shared)
+    yield aicb.row_row(f"{part}_row", section, run, row, shared)
     yield aicb.whole_row(f"{part}_layer", run, added([column, row]), ~shared, section)
 
 

@@ -236,16 +236,6 @@ def expert_weight_rows(gathered: Pass, reduced: Ways, present: BoolArray) -> lis
 Times = Sequence[FloatArray]
 
 
-def layer_rows(
-    run: MessageShape, part: str, column: Times, row: Times, present: BoolArray, section: str = "layer"
-) -> list[Row]:
-    """Half a layer in sequence parallelism: a column-split and a row-split product."""
-    return [
-        column_row(f"{part}_column", section, run, column, present),
-        row_row(f"{part}_row", section, run, row, present),
-    ]
-
-
 def column_row(name: str, section: str, run: MessageShape, times: Times, present: BoolArray) -> Row:
     """A column-split product: inputs gathered; their gradients are scattered during the arithmetic."""
     split = run.tp > 1

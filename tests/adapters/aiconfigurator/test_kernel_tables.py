@@ -3,6 +3,7 @@
 import hashlib
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from costmodel import DseError, load_system
 from dse import validate_kernels
 from dse.adapters.aiconfigurator.tables import is_kept_apart, samples
 from dse.adapters.aiconfigurator.times import TIMES, library_system, library_times
-from dse.validation.kernels import attention_times, gemm_times
+from dse.validation.kernels import attention_times, burst_time, gemm_times
 from dse.validation.table import MeasuredRow
 from tests.support.cases import by_table
 from tests.support.commands import json_of, stderr_of, stdout_of
@@ -51,15 +52,16 @@ def test_errors_are_those_by_which_a_table_differs_from_the_model(tmp_path):
 def test_kernels_of_a_library_have_its_constants_and_steps_do_not(tmp_path):
     """On a built-in system; a system file of its own keeps its constants."""
     fitted = library_system("h100", "trtllm")
-    shape = {name: np.array([4096.0]) for name in ("m", "n", "k")}
-    times = [TIMES["products"](shape, "bf16", system).item() for system in (fitted, H100)]
+    shape = {name: np.array([512.0, 4096.0]) for name in ("m", "n", "k")}
+    times = burst_time(partial(TIMES["products"], shape, "bf16"), fitted)
     assert fitted.quantities()["matrix_efficiency"] != H100.quantities()["matrix_efficiency"]
-    table = pd.DataFrame(
-        {"gemm_dtype": "bfloat16", "kernel_source": "cublas", "m": 4096, "n": 4096, "k": 4096}, index=[0]
-    )
-    stored(tmp_path, table.assign(latency=1e3 * times[0]))
+    table = pd.DataFrame({"gemm_dtype": "bfloat16", "kernel_source": "moe_cutlass", **shape})
+    stored(tmp_path, table.assign(latency=1e3 * times))
     [sample] = samples(tmp_path, system="h100")
+    assert [*sample.rows["family"]] == ["trtllm cutlass"] * 2
     np.testing.assert_allclose(library_times(sample), sample.rows["measured"], rtol=0.02)
+    vllm, triton = (library_system("h100", name).quantities() for name in ("vllm", "vllm triton"))
+    assert triton["modules_other_pairs"] > vllm["modules_other_pairs"]
     (tmp_path / "mine.yaml").write_text("schema: system/v1\nbase: h100_80g_dgx\n")
     mine = library_system(str(tmp_path / "mine.yaml"), "trtllm").quantities()
     assert mine["matrix_efficiency"] == H100.quantities()["matrix_efficiency"]
