@@ -71,8 +71,7 @@ def fewest_cycles(
     table = np.stack(
         [np.broadcast_to(np.maximum(v, index < 2), (points, len(graph))) for index, v in enumerate(shards)]
     )
-    machine = (setup.array_width, np.floor(setup.cores))
-    chips = np.stack([np.broadcast_to(values, (points,)) for values in machine])
+    chips = np.stack([np.broadcast_to(v, (points,)) for v in (setup.array_width, np.floor(setup.cores))])
     first, back = distinct_table_rows(np.vstack([np.moveaxis(table, 2, 1).reshape(-1, points), chips]).T)
     table, chips = table[:, first], chips[:, first]
     kinds, kind = distinct_table_rows(np.moveaxis(table, 2, 0).reshape(len(graph), -1))

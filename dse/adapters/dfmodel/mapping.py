@@ -46,7 +46,6 @@ LARGEST_TABLE: Final = 50_000_000
 #: Totals that differ by less are equal: sums in another order do. [-]
 TIE: Final = 1e-13
 
-_MANY: Final = 200_000  #: designs that are tried at most
 _BLOCK: Final = 32  #: designs whose bounds are looked at together
 
 
@@ -407,7 +406,7 @@ def with_tiles(setup: Setup, generation: str, largest: float = np.inf) -> Setup:
         sizes = divisors(seq_len)
     if np.isfinite(largest):
         sizes = np.append(largest, sizes[sizes < largest])
-    if setup.num_points * sizes.size > _MANY:
+    if setup.num_points * sizes.size > LARGEST_TABLE // 256:
         raise DseError(f"tile_size: {setup.num_points * sizes.size:,} sizes of tiles and dimensions to try; give one")
     rows = setup.take(np.repeat(np.arange(setup.num_points), sizes.size))
     return replace(rows, tile_size=np.tile(sizes, setup.num_points))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -37,9 +37,8 @@ class Generation:
     whole_exchanges: bool = False  #: DLRM's all-to-all is stated for one chip, not for all
 
 
-GENERATIONS: Final[Mapping[str, Generation]] = {
-    name: Generation(**fields) for name, fields in data_beside(__file__, "generations.yaml").items()
-}
+_ROWS: Final[Mapping[str, Mapping[str, Any]]] = data_beside(__file__, "generations.yaml")
+GENERATIONS: Final = {name: Generation(**fields) for name, fields in _ROWS.items()}
 
 
 def product(factors: str, **sizes: FloatArray) -> FloatArray:

@@ -129,10 +129,8 @@ def _network_mistakes(system: Message, block: Message) -> Iterator[str]:
 def _kernel_mistakes(message: Message, block: Message) -> Iterator[str]:
     kernels, word = message.dataflow_graph.kernels, block.word
     rules = WORKLOADS[block.WhichOneof("workload_variant") or "llm"]
-    sharded, collectives = (
-        rules.sharded,
-        {ALL_REDUCE, PERIODIC, *STATED} if rules.sharded else set().union(*rules.rates),
-    )
+    sharded = rules.sharded
+    collectives = {ALL_REDUCE, PERIODIC, *STATED} if sharded else set().union(*rules.rates)
     if not kernels:
         yield "dataflow_graph: no kernels; a graph has at least one"
     for name, count in Counter(kernel.id for kernel in kernels).items():
@@ -162,9 +160,9 @@ def _kernel_mistakes(message: Message, block: Message) -> Iterator[str]:
         if kind == "gemm_input1_weight" and part.weight_tensor_size:
             sizes.append(("weight_tensor_size", part.outer * part.M * part.K * word))
         for field, expected in sizes:
-            if not abs(getattr(part, field) - expected) <= _ROUNDING * expected:
-                content = getattr(part, field)
-                yield f"{where}: {field} {content:,.0f} contradicts its dimensions; expected {expected:,.0f}"
+            size = getattr(part, field)
+            if not abs(size - expected) <= _ROUNDING * expected:
+                yield f"{where}: {field} {size:,.0f} contradicts its dimensions; expected {expected:,.0f}"
 
 
 def _connection_mistakes(message: Message) -> Iterator[str]:
@@ -176,8 +174,8 @@ def _connection_mistakes(message: Message) -> Iterator[str]:
             if number not in kernels:
                 yield f"{where}: {field} {number}: no such kernel; ids are those of kernels"
             elif name and name != kernels[number].name:
-                kernel_name = kernels[number].name
-                yield f"{where}: {field} {number} is {kernel_name!r}, not {name!r}{suggestion(name, [kernel_name])}"
+                named = kernels[number].name
+                yield f"{where}: {field} {number} is {named!r}, not {name!r}{suggestion(name, [named])}"
         start = kernels.get(edge.startIdx)
         kind = None if start is None else start.WhichOneof("variant")
         if start is not None and kind is not None and edge.tensor_size:
@@ -261,22 +259,27 @@ def setup_file(message: Message, where: str) -> SetupFile:
     if all_mistakes:
         raise DseError("\n".join(f"{where}: {mistake}" for mistake in all_mistakes))
     graph = _graph(message.dataflow_graph)
-    try:
-        graph.levels()
-    except DseError as error:
-        raise DseError(f"{where}: {error}") from error
     kernels = message.dataflow_graph.kernels
     sharding = np.array([variant(kernel).sharding for kernel in kernels])
     run, setup = run_block(message), _setup(message)
     setup = _oldest(setup, old) if oldest else setup
     if setup.workload != "llm" or getattr(run, "skip_inter_chip_optimization", False):
         sharding = np.where(sharding, sharding, NONE)
+    stated = np.count_nonzero(sharding)
+    try:
+        graph.levels()
+        if graph.own_stages.any() and not setup.effective_stages.any():
+            raise DseError("effective_stage: 0, but kernels have use_effective_stage; expected 1 or more")
+        if 0 < stated < len(kernels):
+            raise DseError(f"{stated} of {len(kernels)} kernels state a sharding; state all of them, or none")
+    except DseError as error:
+        raise DseError(f"{where}: {error}") from error
     fused = run.execution_style == DATAFLOW
     alone = run.num_config in (0, len(kernels)) and not oldest  # then the reference runs each kernel alone
     return SetupFile(
         graph=graph,
         setup=setup,
-        sharding=sharding if sharding.all() else None,
+        sharding=sharding if stated else None,
         pins=np.array([kernel.config for kernel in kernels]),
         most_groups=(run.num_config or len(kernels)) if fused and not alone else 0,
         tiles_open=setup.workload == "llm" and run.llm.tile_size == 0,
