@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from costmodel.columns import short_repr
 from costmodel.errors import ArgumentText, ParameterError, suggestion
+from costmodel.formats.input_files import data_beside
 from costmodel.formats.quantity import readable
 from costmodel.rules.registry import NATIVE
 from costmodel.training.design import DesignPoints
@@ -41,8 +42,8 @@ from dse.storage.optuna_store import Store
 
 #: Values that `Study.run` accepts as its progress.
 Shown = Callable[[Progress], None] | bool | None
-#: Headroom of plans that may fill the memory of a chip.
-NO_HEADROOM: Final = "0"
+#: Changes of a question that are tried where no layout fits, with words for one that helps.
+REMEDIES: Final = data_beside(__file__, "remedies.yaml")["remedies"]
 #: Multiples of the number of chips that are tried where no design fits.
 MULTIPLES: Final = (2, 4, 8, 16, 32, 64, 128)
 
@@ -336,11 +337,11 @@ def what_would_do(question: Question, planned: Planned) -> str:
         f"none of {space.legal.count:,.0f} layouts fits on {chips}: the smallest needs "
         f"{readable(-nearest.margin, nearest.unit)} more per {space.chip_word} ({design_text(space, nearest.params)})"
     )
-    if question.headroom != NO_HEADROOM and fits(planned_space(replace(question, headroom=NO_HEADROOM)).space):
-        text += "; without free memory some fit: {headroom} 0"
-    may_offload = planned.framework.offload and not question.offload
-    if may_offload and fits(planned_space(replace(question, offload=True)).space):
-        text += "; with tensors in host memory some fit: {offload}"
+    for remedy in REMEDIES:
+        changed = replace(question, **remedy["change"])
+        marks = [getattr(side, name, 0) for side in (question, planned.framework) for name in remedy["of"]]
+        if (any(marks) or not marks) and changed != question and fits(planned_space(changed).space):
+            text += f"; {remedy['words']}"
     for times in MULTIPLES:
         other = with_chips(question, planned, times * question.chips)
         if other and fits(other):
