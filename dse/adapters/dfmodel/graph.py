@@ -233,7 +233,7 @@ def equal_choices(graph: DfmodelGraph, best: Sharding) -> list[list[dict[int, in
     Kernels of one choice in all best shardings separate the parts: the products of their choices are all of these.
     """
     legal = [options(graph, kernel) for kernel in range(len(graph))]
-    tried = [(kernel, code) for kernel, codes in enumerate(legal) for code in codes if best.count > 1]
+    tried = [(kernel, code) for kernel, codes in enumerate(legal) for code in codes]
     kernels, codes = np.array(tried, dtype=np.int64).reshape(-1, 2).T
     costs, links = _tables(graph, legal)
     forced = [

@@ -8,6 +8,7 @@ since bytes do not tell which links they take; the report has the shortest and t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def _decided(file: SetupFile, generation: str, wanted: Wanted) -> DfmodelReport:
         mapping = _with_batches(graph, mapping, sharding, generation)
     evaluation = evaluate(graph, mapping.setup, sharding, generation=generation, groups=mapping.groups)
     if best is not None and best.count > 1:
-        ties = best.count, *_tied_times(graph, best, mapping, generation)
+        ties = best.count, *tied_times(graph, best, mapping, generation)
     if not np.isfinite(evaluation.iteration_time[0]):
         crowded = int(np.argmax(~np.isfinite(evaluation.group_time[0])))
         raise DseError(
@@ -122,24 +123,23 @@ def _with_batches(graph: DfmodelGraph, mapping: Mapping, sharding: IntArray, gen
     return fastest_design(graph, rows, sharding, mapping.groups, generation=generation) or mapping
 
 
-def _tied_times(graph: DfmodelGraph, best: Sharding, mapping: Mapping, generation: str) -> tuple[float, float]:
+def tied_times(graph: DfmodelGraph, best: Sharding, design: Mapping, generation: str) -> tuple[float, float]:
     """Shortest and longest time of equally good shardings with the same groups and tile. [s]
 
-    The parts of the graph that have a choice are tried one after another, given those before.
+    All of them are tried, or of many the parts of the graph that have a choice, one after another, given those before.
     """
+    parts = equal_choices(graph, best)
+    if best.count <= 256:
+        parts = [[{k: c for change in changes for k, c in change.items()} for changes in product(*parts)]]
 
     def time(choices: IntArray) -> float:
-        evaluation = evaluate(graph, mapping.setup, choices, generation=generation, groups=mapping.groups)
-        return float(evaluation.iteration_time[0])
+        return evaluate(graph, design.setup, choices, generation=generation, groups=design.groups).iteration_time.item()
 
     bounds = []
     for better in (min, max):
         choices = best.choices
-        for part in equal_choices(graph, best):
-            tried = []
-            for change in part:
-                tried.append(choices.copy())
-                tried[-1][list(change)] = list(change.values())
+        for part in parts:
+            tried = [np.array([change.get(k, code) for k, code in enumerate(choices)]) for change in part]
             choices = better(tried, key=time)
         bounds.append(time(choices))
     return bounds[0], bounds[1]

@@ -26,7 +26,9 @@ from dse.adapters.dfmodel.graph import (
     options,
 )
 from dse.adapters.dfmodel.layer import layer_graph
+from dse.adapters.dfmodel.mapping import Mapping
 from dse.adapters.dfmodel.network import rate, system_power, system_price
+from dse.adapters.dfmodel.report import tied_times
 from dse.adapters.dfmodel.setup import Setup
 from tests.support.cases import cases
 from tests.support.commands import json_of, stderr_of, stdout_of
@@ -151,11 +153,15 @@ def random_graph(rng: np.random.Generator) -> DfmodelGraph:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_graphs_agree_with_trying_every_legal_sharding(seed):
-    graph = random_graph(np.random.default_rng(seed))
-    legal = [options(graph, index) for index in range(len(graph))]
-    moved = [moved_bytes(graph, choices) for choices in itertools.product(*legal)]
-    actual = least_moving(graph)
+    """The bytes, how many move as few, and their shortest and longest time, in groups that overlap all."""
+    graph, setup = random_graph(np.random.default_rng(seed)), replace(three_dimensions(2, 64, 32), overlap="perfect")
+    legal = [*itertools.product(*(options(graph, index) for index in range(len(graph))))]
+    moved = [moved_bytes(graph, choices) for choices in legal]
+    actual, groups = least_moving(graph), np.array([0, 0, 0, 1, 1, 1])
     assert (actual.moved_bytes, actual.count) == (min(moved), moved.count(min(moved)))
+    equal = [np.array(choices) for choices, size in zip(legal, moved, strict=True) if size == min(moved)]
+    times = [evaluate(graph, setup, c, generation="gen1", groups=groups).iteration_time.item() for c in equal]
+    assert tied_times(graph, actual, Mapping(setup, groups), "gen1") == (min(times), max(times))
 
 
 # Time, price and power

@@ -635,10 +635,6 @@ def test_a_file_has_the_price_of_the_set_up_that_it_was_written_from(tokens, cas
     assert ("tile_size" in path.read_text()) == (tokens > 1 or best < 0.9999 * direct)
 
 
-def test_tiles_of_the_second_generation_need_not_divide_the_sequence(file):
-    cost(file(generation="gen2a"), "--tile-size", 5)
-
-
 @by_table("changes", "options", "said")
 def test_what_a_file_cannot_have_is_told(changes, options, said, file):
     assert said in cost(file(**changes), *options, code=1)["error"]
