@@ -96,7 +96,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     >>> suggestion("zzz", ["tp", "pp"])
     '; known: pp, tp'
     """
-    known, word = sorted(known), shortened(word)
+    known, word = sorted(map(shortened, known)), shortened(word)
     plain = {name: re.sub(r"[-_. ]", "", name).lower() for name in known}
     typed = re.sub(r"[-_. ]", "", word).lower()
     close = difflib.get_close_matches(word, known, n=1, cutoff=VERY_CLOSE)

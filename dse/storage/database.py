@@ -58,6 +58,9 @@ ROWS_AT_ONCE = 10_000
 READING = ("query_only=ON",)
 WRITING = ("journal_mode=WAL", "synchronous=FULL")
 
+#: Views in the place of Optuna's tables, and triggers of them, of SQLite.
+RUNNING = "SELECT 1 FROM sqlite_master WHERE type IN ('view', 'trigger') AND tbl_name GLOB '[ts][rt][iu][ad]*'"
+
 #: Parts of the messages of drivers -> message and remedy. The first match wins.
 FAILURES: Final[tuple[tuple[list[str], str], ...]] = tuple(
     (row["messages"], row["say"]) for row in data_beside(__file__, "failures.yaml")
@@ -210,8 +213,9 @@ class Database:
         """Start a transaction that has its snapshot, or none."""
         self._connection.execute("BEGIN")
         try:
-            self._connection.execute("SELECT 1 FROM sqlite_master LIMIT 1")
-        except sqlite3.Error:
+            if self._connection.execute(RUNNING).fetchone():
+                raise DseError(f"storage {self.where}: has views or triggers, which dse does not run; drop them")
+        except (sqlite3.Error, DseError):
             self._connection.execute("ROLLBACK")
             raise
 

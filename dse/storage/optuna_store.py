@@ -12,13 +12,13 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import optuna
 from optuna.exceptions import StorageInternalError
@@ -180,7 +180,7 @@ class StudyDeleted(DseError):
     """A study is no longer there to be written to."""
 
 
-class Store:
+class Store(AbstractContextManager["Store"]):
     """A database of studies. Use it in a ``with`` block, or call `close`.
 
     Raises `DseError` in every method, when the database cannot be reached, read or written.
@@ -204,19 +204,15 @@ class Store:
         """True if Optuna's tables exist; those of another revision are refused."""
         if not self.database.has_table("studies"):
             return False
-        revision = None
-        if self.database.has_table("alembic_version"):
-            rows = self.database.rows("SELECT version_num FROM alembic_version")
-            revision = rows[0][0] if len(rows) == 1 else None
+        has_version = self.database.has_table("alembic_version")
+        rows = self.database.rows("SELECT version_num FROM alembic_version") if has_version else []
+        revision = rows[0][0] if len(rows) == 1 else None
         if revision != REVISION:
             raise DseError(
                 f"storage {self.where}: tables of another Optuna (revision {revision}, not {REVISION}); "
                 f"run `optuna storage upgrade --storage {self.where}`"
             )
         return True
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -268,10 +264,8 @@ class Store:
                 directions = tuple(DIRECTIONS[word] for (word,) in self.database.rows(query, study_id=study_id))
                 if not directions:
                     raise LookupError("no objectives")
-                user_attrs, system_attrs = (
-                    read_study_attributes(self.database, kind, study_id) for kind in ("user", "system")
-                )
-        return StoredStudy(study_id, name, directions, user_attrs, system_attrs)
+                attributes = [read_study_attributes(self.database, kind, study_id) for kind in ("user", "system")]
+        return StoredStudy(study_id, name, directions, *attributes)
 
     def _study_id(self, name: str) -> int | None:
         shown = "".join(printable(name).splitlines())

@@ -76,6 +76,8 @@ def read_columns(
         heads += f" AND EXISTS (SELECT 1 FROM trial_user_attributes WHERE {of_trial})"
     rows = list(database.each(f"{heads} ORDER BY number", **meant, attribute=attribute))
     trials = np.array(rows, dtype=np.intp).reshape(-1, 2)
+    if not np.diff(trials[:, 1]).all():
+        raise ValueError("two trials of one number")
     row_of = {trial_id: row for row, trial_id in enumerate(trials[:, 0].tolist())}
     values = _values(database, meant, row_of, objectives)
     feasible = np.ones(len(trials), dtype=bool)
@@ -232,6 +234,7 @@ def read_params(database: Database, ids: IntArray, meant: str, **named: Any) -> 
 #: Fields of a finished trial, except its times.
 PACKED = ("params", "values", "user_attrs", "system_attrs")
 TIMES = ("datetime_start", "datetime_complete")
+EMPTY = ("params", "distributions", "user_attrs", "system_attrs", "intermediate_values")
 
 
 def write_trials(database: Database, study_id: int, trials: Sequence[FrozenTrial], *, first: int, last_id: int) -> None:
@@ -316,19 +319,15 @@ def bare_trial(
     trial_id: int, number: int, state: str, start: str | datetime | None, complete: str | datetime | None
 ) -> FrozenTrial:
     """A trial as its own row tells it, before the other tables fill it in."""
+    empty: dict[str, Any] = {name: {} for name in EMPTY}
     return FrozenTrial(
         trial_id=trial_id,
         number=number,
         state=TrialState[state],
         value=None,
-        values=None,
         datetime_start=local_time(start),
         datetime_complete=local_time(complete),
-        params={},
-        distributions={},
-        user_attrs={},
-        system_attrs={},
-        intermediate_values={},
+        **empty,
     )
 
 

@@ -233,6 +233,8 @@ def _numbered(study: BaseStudy, known: StudyCandidates, chosen: Sequence[Next]) 
         for block in study.table.blocks()
         for trial in block.trials
     }
+    if lost := [row for row in new if tuple(known.params[row].values()) not in trials]:
+        raise DseError(f"study {study.name!r}: a search did not finish the trial {known.params[lost[0]]}")
     return {**numbers, **{row: trials[tuple(known.params[row].values())] for row in new}}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from typing import Any, Final
 
@@ -114,18 +115,21 @@ def header_of(pricer: Pricer, method: str, best: Sequence[float] | None, part: t
 def total_of(path: Path, header: dict[str, Any], space: Space, lines: Sequence[bytes]) -> Finished:
     """All units of the lines of a file. Raises `DseError` if its first line differs from a header."""
     total = nothing(space, header["method"])
+    units, rows, costs = dict[int, tuple[int, ...]](), [total.rows], [total.costs]
     try:
         stored = json.loads(lines[0])
         for name, words in DIFFERENCES.items():
-            if stored.get(name) != header[name]:
+            if stored.get(name) != header.get(name, stored.get(name)):
                 raise DseError(f"{path}: was made with {words}; name another file")
         for line in map(json.loads, lines[1:]):
-            rows, costs = (np.array(line[name], dtype=np.float64) for name in ("rows", "costs"))
-            shapes = rows.reshape(-1, total.rows.shape[1]), costs.reshape(-1, total.costs.shape[1])
-            total += Finished({int(line["unit"]): tuple(map(int, line["counts"]))}, *shapes)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            units[index(line["unit"])] = tuple(map(index, line["counts"]))
+            rows.append(np.array(line["rows"], dtype=np.float64).reshape(-1, total.rows.shape[1]))
+            costs.append(np.array(line["costs"], dtype=np.float64).reshape(len(rows[-1]), total.costs.shape[1]))
+        if len({*map(len, units.values())}) > 1 or not all(np.isfinite(array).all() for array in rows + costs):
+            raise ValueError
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         raise DseError(f"{path}: not a checkpoint of `dse enumerate`") from None
-    return total
+    return total + Finished(units, np.concatenate(rows), np.concatenate(costs))
 
 
 def merged(paths: Sequence[Path]) -> tuple[Pricer, dict[str, Any], Finished]:
@@ -133,19 +137,13 @@ def merged(paths: Sequence[Path]) -> tuple[Pricer, dict[str, Any], Finished]:
 
     Raises `DseError` if files differ in more than the part, or were made by another program.
     """
-    pricer = header = total = None
-    for path in paths:
-        lines = [*lines_of(path)]
-        try:
-            stored = json.loads(lines[0])
-            if pricer is None or header is None or total is None:
-                space = Space.from_text(stored["space"])
-                pricer = Pricer(space, rules_for(space, stored["profile"]))
-                header = header_of(pricer, stored["method"], stored["best"], (1, stored["of"]))
-                total = nothing(space, stored["method"])
-            total += total_of(path, {**header, "part": stored["part"]}, pricer.space, lines)
-        except (ValueError, KeyError, TypeError, IndexError, RecursionError):
-            raise DseError(f"{path}: not a checkpoint of `dse enumerate`") from None
-    if pricer is None or header is None or total is None:
-        raise DseError("no checkpoint to merge")
-    return pricer, header, total
+    try:
+        first = json.loads(next(lines_of(paths[0]), b""))
+        space = Space.from_text(first["space"])
+        pricer = Pricer(space, rules_for(space, first["profile"]))
+        header = header_of(pricer, first["method"], first["best"], (1, first["of"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise DseError(f"{paths[0]}: not a checkpoint of `dse enumerate`") from None
+    header.pop("part")
+    totals = (total_of(path, header, space, [*lines_of(path)]) for path in paths)
+    return pricer, header, sum(totals, nothing(space, header["method"]))

@@ -194,7 +194,10 @@ def front_of(pricer: Pricer, total: Finished, proof: Proof) -> ExactFront:
         counts = Tally.counted(space, total.counts, total.rows[:, 0], total.costs)
         designs, evaluated = space.legal.at(counts.numbers), counts.legal
     evaluation = evaluate(space, designs, rules=pricer.rules)
-    order = np.lexsort([*list(designs.values())[::-1], *costs_of(space, evaluation).T[::-1]])
+    costs = costs_of(space, evaluation)
+    if not np.array_equal(costs, total.costs):
+        raise DseError("a checkpoint was changed: the cost model gives its designs other costs; enumerate again")
+    order = np.lexsort([*list(designs.values())[::-1], *costs.T[::-1]])
     designs = {name: values[order] for name, values in designs.items()}
     return ExactFront(space, designs, evaluation.take(order), legal, evaluated, counts, pricer.rules.profile, proof)
 

@@ -257,25 +257,23 @@ def test_a_study_that_is_deleted_meanwhile_takes_no_trials(url):
 def test_a_corrupt_database(url, tmp_path, damage):
     with a_study(url, [finished()] * 50):
         pass
-    path = tmp_path / "dse.db"
-    content = path.read_bytes()
+    content = (tmp_path / "dse.db").read_bytes()
     third = len(content) // 3
     damaged = {
         "another file": b"seed: 1\n" * 1000,
         "cut short": content[:third],
         "overwritten": content[:4096] + bytes(range(256)) * (third // 256) + content[4096 + third :],
     }
-    path.write_bytes(damaged[damage])
+    (tmp_path / "dse.db").write_bytes(damaged[damage])
     with pytest.raises(DseError, match="not an SQLite database, or a damaged one"), Store(url, "read") as store:
         store.trials(store.study("gpt3").study_id)
 
 
-def test_tables_of_another_optuna(url):
-    with a_study(url):
-        pass
-    with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
-        database.execute("UPDATE alembic_version SET version_num = 'v3.0.0.d'")
-    with pytest.raises(DseError, match="optuna storage upgrade"):
+@by_table("statement", "message")
+def test_tables_of_another_optuna_and_tables_that_run_queries(url, statement, message):
+    with a_study(url), sqlite3.connect(url.removeprefix("sqlite:///")) as database:
+        database.executescript(statement)
+    with pytest.raises(DseError, match=message):
         Store(url, "read")
 
 
