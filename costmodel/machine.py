@@ -327,6 +327,8 @@ class Software(MachinePart):
     narrow_gathers: FloatArray = column("-", 0, high=1)
     #: 1: gathered inputs of products are kept for their gradients; 0: shards, which are gathered again.
     kept_gathers: FloatArray = column("-", 0, high=1)
+    #: 1: context-parallel ranks exchange keys and values of each query head; 0: of each group of heads.
+    repeated_keys: FloatArray = column("-", 0, high=1)
     #: Work of the host for one collective, over that for a kernel.
     collective_launches: FloatArray = column("-", 1)
     #: The same of a tensor-parallel collective in a pipeline over several nodes, for each rank of its group.

@@ -85,7 +85,9 @@ class Combinations:
                 return None
         if math.prod(shape[:-1]) == 1 or shape[1] > CELLS:
             return None
-        order = np.argsort(kinds_of_stages(run)[rows[2]], kind="stable")  # a chunk times the most of its pipelines
+        pp, uneven = run.design.pp, run.model.num_layers % (run.design.pp * run.design.vpp) > 0
+        kinds = np.broadcast_to(np.minimum(pp, 3) + uneven, (run.num_points,))  # of stages: few where layers are even
+        order = np.argsort(kinds[rows[2]], kind="stable")  # a chunk times the most of its pipelines
         rows[2], places[2] = rows[2][order], np.argsort(order)[places[2]]
         axes = {name: _behind(1, quantities[name][rows[1]]) for name in chips}
         axes |= {name: _behind(2, quantities[name][rows[0]]) for name in surroundings}
@@ -116,12 +118,6 @@ class Combinations:
                 known[whole.shape] = np.ravel_multi_index(indices, axes)
             columns[name] = whole.reshape(-1).take(known[whole.shape])
         return tables[0].with_columns(columns)
-
-
-def kinds_of_stages(run: TransformerRun) -> FloatArray:
-    """About how many kinds of stages pipelines have: fewer where layers divide evenly; (points,). [-]"""
-    pp, uneven = run.design.pp, run.model.num_layers % (run.design.pp * run.design.vpp) > 0
-    return np.broadcast_to(np.minimum(pp, 3) + uneven, (run.num_points,))
 
 
 def _behind(axes: int, values: FloatArray) -> FloatArray:

@@ -313,6 +313,12 @@ class RankRun(Run[ModelShape, RankShape]):
         software = self.system.software
         return software.expert_bias_passes * has_biases, software.expert_clamp_passes * has_biases
 
+    @property
+    def key_repeats(self) -> FloatArray:
+        """Copies of keys and values that context-parallel ranks exchange: one, or one for each query head. [-]"""
+        heads, groups = self.model.num_attention_heads, self.model.num_query_groups
+        return 1.0 + self.system.software.repeated_keys * (heads / groups - 1)
+
     @cached_property
     def vocabulary_share(self) -> FloatArray:
         """A rank's share of the vocabulary, padded to whole entries. [-]"""

@@ -333,8 +333,6 @@ HIDDEN_BY_PIECES: Final = 0.65
 def collective_launches(run: RankRun) -> FloatArray:
     """Work of the host for one tensor-parallel collective, over that for a kernel; (points,). [-]"""
     software, shape = run.system.software, run.design
-    if not shape.spans_nodes.any():
-        return software.collective_launches
     return software.collective_launches + shape.spans_nodes * shape.tp * software.pipelined_launches
 
 
@@ -512,24 +510,22 @@ def context_parallel(
     their gradients scattered.
     """
     shape, model, system = run.design, run.model, run.system
-    cp = shape.cp
     share = run.tokens * run.precision.element_bytes / shape.tp
-    key_share = run.key_tokens * run.precision.element_bytes / shape.tp
+    keys_values = run.key_tokens * run.precision.element_bytes / shape.tp * key_features * run.key_repeats
     groups = exchange_groups(run)
-    keys_values = key_share * key_features
     heads = share * (model.query_size + model.attention_size) + keys_values
     backward = direction == "backward"
 
     swapped = all_to_all(heads, groups["all_to_all"], system.network)
     outer, around = groups["send_recv"].size, keys_values * (2.0 if backward else 1.0)
     ring = send_recv(around, groups["send_recv"], system.network)
-    gathered = collective("all_gather", keys_values * cp, groups["all_gather"], system.network)
+    gathered = collective("all_gather", keys_values * shape.cp, groups["all_gather"], system.network)
     cost = _exposed(run, "all_to_all", swapped, 0.0, 4.0, heads)
     cost += _exposed(run, "send_recv", ring, core_time / outer, 1.0, around) * (outer - 1)
     cost += _exposed(run, "all_gather", gathered, 0.0, 1.0, keys_values)
     if backward:
-        scattered = collective("reduce_scatter", keys_values * cp, groups["reduce_scatter"], system.network)
-        cost += _exposed(run, "reduce_scatter", scattered, 0.0, 1.0, keys_values * cp)
+        scattered = collective("reduce_scatter", keys_values * shape.cp, groups["reduce_scatter"], system.network)
+        cost += _exposed(run, "reduce_scatter", scattered, 0.0, 1.0, keys_values * shape.cp)
     return cost
 
 

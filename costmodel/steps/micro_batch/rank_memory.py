@@ -47,7 +47,7 @@ class PartMemory(Columns):
 
 
 #: Quantities of a system that `rank_memory` reads: whether formats need transposed copies, and kept activations.
-MEMORY_READS: Final = ("mx_speedup", "software_kept_activations", "software_kept_gathers")
+MEMORY_READS: Final = ("mx_speedup", "software_kept_activations", "software_kept_gathers", "software_repeated_keys")
 
 
 def rank_memory(run: RankRun) -> list[PartMemory]:
@@ -199,7 +199,7 @@ def sequence_buffers(run: RankRun, layer: Layer) -> FloatArray:
     shape = run.design
     gathered = np.where(shape.cp_communication == CP_ALL_GATHER, shape.cp - 1, np.minimum(shape.cp - 1, 1.0))
     held = np.where(shape.cp_communication == CP_A2A, 0.0, gathered)
-    return held * run.tokens * keys_values / shape.tp
+    return held * run.tokens * keys_values * run.key_repeats / shape.tp
 
 
 def layer_activations(run: RankRun, layer: Layer, *, recomputing: bool) -> FloatArray:

@@ -106,8 +106,7 @@ def test_bytes_of_megatrons_assignments(name, passes, kept, gpt, toy_system):
     unit = 2 * 3 * gpt.seq_len * gpt.hidden_size * (1 - 1 / design.tp)
     for direction, expected in enumerate(passes):
         assert sum(message[direction] for message in sent) == pytest.approx(expected * unit)
-    more = layer_memory(run, DECODER).kept - layer_memory(megatron, DECODER).kept
-    assert more == pytest.approx(kept * unit)
+    assert layer_memory(run, DECODER).kept - layer_memory(megatron, DECODER).kept == pytest.approx(kept * unit)
 
 
 @pytest.mark.parametrize("model_name", ["gpt", "llama"])

@@ -23,18 +23,20 @@ LATENT = ModelShape(
 WINDOWED = replace(GROUPED, window=7.0, full_attention_every=0.0)
 
 
+@pytest.mark.parametrize("repeated", [False, True])
 @pytest.mark.parametrize("model", [GROUPED, LATENT, WINDOWED], ids=["grouped", "latent", "windowed"])
 @by_table("cp", "tp", "how", "inner")
-def test_ranks_that_share_a_sequence_send_keys_around_and_heads_to_their_tokens(model, cp, tp, how, inner, links):
+def test_ranks_of_a_sequence_send_keys_around_and_heads_to_tokens(model, cp, tp, how, inner, repeated, links):
     """Inner groups exchange queries, keys, values and context; keys and values pass all outer groups, twice to go back.
 
-    A ring and gathered keys send the same.
+    A ring and gathered keys send the same. Where software repeats keys, each query head has its own.
     """
     heads, tokens = model.num_attention_heads, model.seq_len / cp
-    groups = heads if model.attention == "mla" else model.num_query_groups
+    groups = heads if repeated or model.attention == "mla" else model.num_query_groups
     keys_and_values = groups * (model.score_size + model.value_size) / tp
     whole = keys_and_values + heads * (model.score_size + model.value_size) / tp
-    run = ranks_of(model, DesignPoints.of(tp=tp, cp=cp, cp_communication=how, cp_a2a=inner), links)
+    system = links.with_quantities({"software_repeated_keys": float(repeated)})
+    run = ranks_of(model, DesignPoints.of(tp=tp, cp=cp, cp_communication=how, cp_a2a=inner), system)
     for direction, passes in (("forward", 1), ("backward", 2)):
         expected = W * tokens * ((inner - 1) / inner * whole + passes * (cp / inner - 1) * keys_and_values)
         cost = context_parallel(run, 2 * model.key_value_size, np.zeros(1), direction)
