@@ -141,7 +141,7 @@ def _generations(profile: str, design: DataflowDesign) -> tuple[str, str]:
     newest = OVERLAPS[int(design.overlap[0])] == "compute_memory"
     rules = profile_named(profile)
     generation = rules.version if rules.file == "dfmodel" else "gen3" if newest else "gen1"
-    return generation, "gen3" if newest else "gen1" if generation == "gen0" else generation
+    return generation, "gen3" if newest else "gen1" if generation in ("gen0", "gen1b") else generation
 
 
 def _looks(generation: str, blocks: str, form: str) -> Iterator[str]:

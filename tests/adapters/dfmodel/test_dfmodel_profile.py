@@ -297,7 +297,7 @@ def test_columns_that_a_profile_does_not_know_are_refused(command, profile, smal
     error = stderr_of(command, small, *profile)
     name = profile[-1] if profile else "native"
     assert (
-        f"dse: space small: topology: profile {name} does not have it; take dfmodel-gen0, dfmodel-gen1, dfmodel-gen2a"
+        f"dse: space small: topology: profile {name} does not have it; take dfmodel-gen0, dfmodel-gen1, dfmodel-gen1b"
         in error
     )
 

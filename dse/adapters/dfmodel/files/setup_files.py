@@ -27,10 +27,10 @@ Message = Any
 #: Name -> descriptor of each message of the schema.
 _MESSAGES: Final = descriptor_pool.Default().AddSerializedFile(_FILE.SerializeToString()).message_types_by_name
 
-#: Generation of the cost model -> the root message of its files.
+#: Generation of the cost model -> the root message of its files; files without marks count as the last of a root.
 ROOTS: Final = {
-    "gen0": "SetupGen0", "gen1": "SetupGen1", "gen2a": "SetupGen2", "gen2b": "SetupGen3", "gen3": "SetupGen3",
-    "gen4": "SetupGen3", "gen5": "SetupGen3",
+    "gen0": "SetupGen0", "gen1b": "SetupGen1", "gen1": "SetupGen1", "gen2a": "SetupGen2", "gen2b": "SetupGen3",
+    "gen4": "SetupGen3", "gen5": "SetupGen3", "gen3": "SetupGen3",
 }  # fmt: skip
 
 #: Largest file that is read: the parser needs some microseconds and 170 bytes for each. [B]
@@ -63,7 +63,7 @@ def profile_of(path: Path) -> str:
     if _is_latest(message):
         run = message.execution
         return "dfmodel-gen5" if run.optimization or run.turn_off_p_and_r else "dfmodel-gen4"
-    generations = {root: generation for generation, root in ROOTS.items() if generation not in ("gen4", "gen5")}
+    generations = {root: generation for generation, root in ROOTS.items()}
     return f"dfmodel-{generations[type(message).__name__]}"
 
 
