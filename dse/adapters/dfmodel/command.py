@@ -17,6 +17,8 @@ def run(args: argparse.Namespace) -> int:
     """Evaluate a DFModel set-up, text or binary, by the rules of one generation of DFModel."""
     wanted = Wanted(args.resolve, args.prefer, args.groups, args.tile_size)
     report = evaluated_file(args.design, generation=profile_named(args.profile).version, wanted=wanted)
+    if args.profile == "dfmodel-gen3" and not args.profile_is_asked_for:
+        say(f"{args.design}: evaluated by gen3; gen2b, gen4 and gen5 have files like this: see --profile")
     for line in shortages(report.file.graph, report.setup, report.groups, report.evaluation):
         say(f"{args.design}: does not fit: {line}")
     answer = {"file": str(args.design), "profile": args.profile, **figures(report)}

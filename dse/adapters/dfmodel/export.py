@@ -146,8 +146,7 @@ def _generations(profile: str, design: DataflowDesign) -> tuple[str, str]:
 
 def _looks(generation: str, blocks: str, form: str) -> Iterator[str]:
     """Note that a file looks like one of another generation, where it does."""
-    newest = ("gen2b", "gen3", "gen4", "gen5")
-    looks = "gen3" if blocks in newest else blocks if form == "dfmodel" else "gen1"
+    looks = "gen3" if blocks in ("gen2b", "gen3", "gen4", "gen5") else blocks if form == "dfmodel" else "gen1"
     if looks != generation:
         yield f"looks like a file of {looks}; evaluate it with --profile dfmodel-{generation}"
 

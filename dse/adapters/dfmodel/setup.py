@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -37,8 +37,7 @@ class Generation:
     whole_exchanges: bool = False  #: DLRM's all-to-all is stated for one chip, not for all
 
 
-_ROWS: Final[Mapping[str, Mapping[str, Any]]] = data_beside(__file__, "generations.yaml")
-GENERATIONS: Final = {name: Generation(**fields) for name, fields in _ROWS.items()}
+GENERATIONS: Final = {name: Generation(**fields) for name, fields in data_beside(__file__, "generations.yaml").items()}
 
 
 def product(factors: str, **sizes: FloatArray) -> FloatArray:

@@ -112,9 +112,7 @@ def linpack(rows: int, columns: int) -> str:
 
 
 @by_table("run", "builder", "arguments", "options", "bounds")
-def test_an_exact_answer_is_between_a_bound_and_the_best_of_the_solver(
-    run, builder, arguments, options, bounds, evaluated
-):
+def test_exact_answers_are_within_bounds(run, builder, arguments, options, bounds, evaluated):
     actual = evaluated(globals()[builder](*arguments), RUNS[run], *options)
     assert bounds[0] <= actual["final_s"] <= bounds[1]
 
@@ -231,6 +229,11 @@ def test_ties_of_inference_are_broken_as_published(evaluated):
     fastest, slowest = actual["equal_shardings_s"]
     assert fastest < actual["final_s"] <= slowest * (1 + 1e-12)
     assert actual["equal_shardings"] == 6
+
+
+def listed(kernels: list[tuple[Any, ...]], pairs: list[tuple[int, ...]]) -> str:
+    """Kernels in rows of name, block, dimensions and settings, numbered from 1."""
+    return "".join(kernel(n, i, b, tuple(d), **m) for i, (n, b, d, m) in enumerate(kernels, 1)) + edges(pairs)
 
 
 def mamba(tokens: int, scan: list[str]) -> str:
