@@ -341,6 +341,8 @@ class Software(MachinePart):
     update_copies: FloatArray = column("-", 0, high=1)
     #: Bytes of a parameter that stay on the chip although the host updates its optimizer states.
     offloaded_weights: FloatArray = column("B", 0)
+    #: Bytes of a parameter that cross with each pass, both ways: hosts hold its weight and gradient with its states.
+    offloaded_shards: FloatArray = column("B", 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -102,8 +102,7 @@ def pointwise_time(kernels: Pointwise, system: System) -> tuple[FloatArray, Bool
             moved = moved / np.where(alike, per_kernel(efficiency), 1.0)
             floor = floor + np.where(alike, per_kernel(chip.cast_launch), 0.0) if runs == "casting" else floor
     transfer = slowest_level([moved], [system.dram], repeats=launched)
-    busy = np.maximum(arithmetic, transfer)
-    return busy + launched * floor, transfer >= arithmetic
+    return np.maximum(arithmetic, transfer) + launched * floor, transfer >= arithmetic
 
 
 #: Times of a `KernelCost` that come on top of its kernels'.

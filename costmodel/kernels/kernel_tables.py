@@ -522,8 +522,7 @@ def needs_transposed(codes: FloatArray, system: System) -> BoolArray:
     where units read operands of either layout: those of chips with MX formats do, older 8-bit ones do not.
     """
     either_layout = system.chip.mx_speedup > 0
-    scales = of_formats(codes, "transposed_scales") > 0
-    return is_narrow(codes) & (scales | ~either_layout)
+    return is_narrow(codes) & ((of_formats(codes, "transposed_scales") > 0) | ~either_layout)
 
 
 def dispatched_bytes(run: RankRun) -> FloatArray | float:

@@ -94,7 +94,7 @@ def state_update(run: TransformerRun, stage: Stage, plain: FloatArray, matrices:
         accesses = accesses + MUON.accesses(moments) * matrices
     if (on_host > 0).any():
         crossing = (gradient_bytes(run) + run.precision.element_bytes) * (plain + matrices)
-        crossing = crossing + 2 * ORTHOGONAL_BYTES * matrices
+        crossing = np.where(run.system.software.offloaded_shards > 0, 0.0, crossing + 2 * ORTHOGONAL_BYTES * matrices)
         rate = np.minimum(run.system.host.memory_bandwidth, run.system.software.host_update_bandwidth)
         hosts = on_host * FULL_BYTES * accesses / rate + host_transfer_time(on_host * crossing, run.system)
         update += KernelCost(time=np.maximum(hosts - update.time, 0.0))

@@ -332,8 +332,7 @@ def _fastest(run: TransformerRun, assignments: Assignments, cost: Cost) -> tuple
             numbers[block], costs = _Designs.of(of_block, assignments, cost).fastest()
             yield block, costs
 
-    costs = in_rows(solved(), run.num_points)
-    return numbers, costs
+    return numbers, in_rows(solved(), run.num_points)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -316,9 +316,10 @@ def fullest_stage(
 
 
 def state_sizes(run: TransformerRun) -> list[FloatArray | float]:
-    """Bytes of each of the `STATES` of one parameter, by Adam. [B]"""
+    """Bytes of each of the `STATES` of one parameter on a chip, by Adam; states of hosts are counted. [B]"""
     copied = run.precision.element_bytes * np.where(run.design.gradient_copy > 0, 1.0, 0.0)
-    return [run.precision.element_bytes, gradient_bytes(run) + copied, state_bytes(run, ADAM)]
+    here = np.where(run.system.software.offloaded_shards > 0, 1 - run.design.offload_optimizer, 1.0)
+    return [run.precision.element_bytes * here, (gradient_bytes(run) + copied) * here, state_bytes(run, ADAM)]
 
 
 def weight_sets(design: DesignPoints) -> FloatArray:
@@ -408,7 +409,8 @@ def unit_buffers(run: TransformerRun, layers: Sequence[PartMemory]) -> FloatArra
     of_pass = is_sharded(design, "weights") & (design.reshard_after_forward > 0)
     if not (of_pass | is_sharded(design, "gradients")).any():
         return np.zeros(())
-    plain, routed = (np.where(shard_ranks(design, of_experts=one) > 1, 1.0, 0.0) for one in (False, True))
+    hosted = design.offload_optimizer * run.system.software.offloaded_shards > 0
+    plain, routed = (np.where((shard_ranks(design, of_experts=one) > 1) | hosted, 1.0, 0.0) for one in (False, True))
     shared = [plain * layer.parameters + routed * layer.expert_parameters for layer in layers]
     weights = np.where(of_pass, precision.element_bytes, 0.0)
     gradients = np.where(is_sharded(design, "gradients"), gradient_bytes(run), 0.0)

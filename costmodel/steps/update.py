@@ -136,8 +136,7 @@ def _items(exchange: Exchange, parameters: ReplicatedParameters, message: FloatA
     """Bytes that a rank puts into an exchange, as an item. [B]"""
     group = f"{parameters.kind} {exchange.over}"
     label = Item(column="dp_communication_time", name=exchange.of, group=group, collective=exchange.collective)
-    sent = input_bytes(exchange.collective, message, parameters.group(exchange).size)
-    return quantities_of(label, {"message": sent})
+    return quantities_of(label, {"message": input_bytes(exchange.collective, message, parameters.group(exchange).size)})
 
 
 #: Layers whose gradients may still be on their way while the next are made: working memory holds as many.

@@ -52,7 +52,7 @@ YOUNGER_FIELDS: Final = (
 #: Quantities of machines that are younger, too: no fingerprint has a value of 0.
 YOUNGER_QUANTITIES: Final = (
     *("modules_other_pairs", "software_expert_clamp_passes", "software_update_copies", "software_offloaded_weights"),
-    *("software_narrow_gathers", "software_kept_gathers", "software_repeated_keys"),
+    *("software_narrow_gathers", "software_kept_gathers", "software_repeated_keys", "software_offloaded_shards"),
 )
 #: Name of the condition that `Space.focused` adds.
 FOCUS = "focus"

@@ -100,8 +100,7 @@ def kernel_parameters_of(run: RankRun, layer: Layer) -> dict[str, FloatArray]:
 
 def expert_parameters(run: RankRun, layer: Layer) -> FloatArray:
     """Parameters of the routed experts of one layer on one rank. [-]"""
-    experts = sum(run.model.kernel_parameters(k) for k in layer.kernels if k.of_experts)
-    return experts / (run.design.ep * run.design.etp)
+    return sum(run.model.kernel_parameters(k) for k in layer.kernels if k.of_experts) / (run.design.ep * run.design.etp)
 
 
 def expert_parameters_of(run: RankRun, layer: Layer) -> dict[str, FloatArray]:

@@ -44,8 +44,7 @@ from costmodel.training.run import RankRun, TransformerRun
 
 def checkpoint_layers(design: DesignPoints) -> FloatArray:
     """Layers that are one checkpoint. [-]"""
-    uniform = counts_layers(design) & (design.recompute_method != RECOMPUTE_BLOCK)
-    return np.where(uniform, design.recompute_layers, 1.0)
+    return np.where(counts_layers(design) & (design.recompute_method != RECOMPUTE_BLOCK), design.recompute_layers, 1.0)
 
 
 def recomputed_shares_of_model(run: TransformerRun, *, least: bool = False) -> list[FloatArray] | None:
@@ -93,8 +92,7 @@ def stage_parts(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) 
 def _without_absent(design: DesignPoints, layer: PartMemory, count: FloatArray) -> PartMemory:
     """A kind of layer without recomputed modules, on a stage that has no layer of the kind."""
     absent = (design.recomputed_modules > 0) & (count == 0)
-    again = np.where(absent, layer.everything - layer.kept, 0.0)
-    return replace(layer, working=layer.working - again)
+    return replace(layer, working=layer.working - np.where(absent, layer.everything - layer.kept, 0.0))
 
 
 def _with_counted(run: TransformerRun, stage: Stage, layers: Sequence[PartMemory]) -> list[PartMemory]:
@@ -131,9 +129,10 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
     overlap with layers of kinds that have fewer. Where a forward pass overlaps with a backward pass (`overlap_ep`),
     both directions have the time of both. Where some layers are recomputed, transfers are those of a mean layer of the
     stage that recomputes the smallest share. Layers that keep theirs (`activation_offload_fraction`) do not wait.
+    Shards of weights come up for both passes, and gradients go down, where hosts hold them.
     """
-    design = run.design
-    if not design.offloads_activations.any():
+    design, crossing = run.design, run.design.offload_optimizer * run.system.software.offloaded_shards
+    if not (design.offloads_activations | (crossing > 0)).any():
         return costs
     offloading, beside = design.activation_offload_fraction, share_beside(design)
     paired = overlapped_experts(costs, np.where(beside > 0, 1.0, 0.0), run.system)
@@ -142,7 +141,11 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
     moving, passes = list[FloatArray](), dict[str, tuple[KernelCost, ...]]()
     for share, part in zip(shares, parts, strict=False):
         kept = share * part.kept + (1 - share) * part.everything
-        moving.append(host_transfer_time(design.offload_activations * kept + part.moved, run.system))
+        owned = (
+            part.parameters / design.sharing.shards.size + part.expert_parameters / design.expert_sharing.shards.size
+        )
+        moved = design.offload_activations * kept + part.moved + crossing * owned
+        moving.append(host_transfer_time(moved, run.system))
     pairs = [ahead.total_time + behind.total_time + more
              for ahead, behind, more in zip(paired.forward, paired.backward, again, strict=False)]  # fmt: skip
     for direction, later in (("forward", [np.zeros(())] * len(again)), ("backward", again)):
@@ -526,8 +529,7 @@ def stage_time(stage: Stage, times: Sequence[FloatArray], costs: MicroBatch) -> 
     """Time of all passes of a micro-batch on a stage; `times` are those of each part, all layers recomputed. [s]"""
     if not stage.recomputed_shares:
         return weighted_sum(times, stage.counts)
-    passes = with_shares(costs.whole, costs, stage.recomputed_shares)
-    return weighted_sum(total_times(passes), stage.counts)
+    return weighted_sum(total_times(with_shares(costs.whole, costs, stage.recomputed_shares)), stage.counts)
 
 
 def all_stages(run: TransformerRun, costs: MicroBatch, whole: Sequence[KernelCost]) -> KernelCost:

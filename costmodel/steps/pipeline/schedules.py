@@ -265,8 +265,7 @@ def of_schedule(design: DesignPoints, *flags: str) -> BoolArray:
 
 def passes_run_beside(design: DesignPoints) -> BoolArray:
     """Where forward and backward passes overlap though their schedule does not pair them; (points,)."""
-    in_turn = ~of_schedule(design, "pairs", "chunk_by_chunk")
-    return in_turn & (design.overlap_ep > 0)
+    return ~of_schedule(design, "pairs", "chunk_by_chunk") & (design.overlap_ep > 0)
 
 
 @cache

@@ -332,8 +332,7 @@ def test_sends_of_an_all_to_all_are_under_way_together(network):
 
 def test_idle_chips_of_a_node_leave_room_in_a_pod():
     """Nodes of 8 of which 6 are used, pods of 32 chips: 24 ranks."""
-    network = [tier(8, used=6), tier(32), tier()]
-    assert [held.item() for held in held_ranks(network)] == [6, 24, 0.75e6]
+    assert [held.item() for held in held_ranks([tier(8, used=6), tier(32), tier()])] == [6, 24, 0.75e6]
 
 
 def test_a_pair_has_the_links_between_it_and_a_node_has_all():

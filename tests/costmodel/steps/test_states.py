@@ -271,20 +271,21 @@ def test_time_of_an_offloaded_update(small, h100, of_process, used):
     """Gradients down, weights up; 28 bytes of a parameter read and written by the host, none by the chip."""
     machine = h100.with_quantities({"software_host_update_bandwidth": of_process})
     chip, host = step(small, machine, DesignPoints.of(dp=8, zero=1, offload_optimizer=[0, 1])).optimizer_time
-    owned = small.num_parameters / 8
-    on_chip = 28 * owned / float(h100.dram.bandwidth * h100.dram.efficiency) + float(h100.chip.kernel_launch)
-    assert host - chip == pytest.approx(((GRADIENT + WEIGHT) * owned / 64e9 + 28 * owned / used) - on_chip)
+    a_parameter = (GRADIENT + WEIGHT) / 64e9 + 28 / used - 28 / float(h100.dram.bandwidth * h100.dram.efficiency)
+    assert host - chip == pytest.approx(a_parameter * small.num_parameters / 8 - float(h100.chip.kernel_launch))
 
 
-def test_activations_on_the_way_hide_behind_their_layer(small, h100):
-    """Of each layer, and in each direction, is exposed what takes longer than the layer."""
+@by_table("columns", "part", "waits")
+def test_transfers_hide_behind_their_layer(small, h100, columns, part, waits):
+    """Of each layer, and in each direction, 3 ms of activations or of shards over 64 GB/s hide behind its pass."""
     forward, backward, empty = (KernelCost(time=np.array([time])) for time in (2e-3, 4e-3, 0.0))
     costs = MicroBatch((forward, empty, empty), (backward, empty, empty), (empty,), (empty,))
-    run = run_of(small, DesignPoints.of(offload_activations=1, activation_offload_fraction=[1, 0.5]), h100)
-    kept = PartMemory(kept=np.array([3e-3 * 64e9]))
-    moved = offloaded_activations(run, costs, [kept, PartMemory(), PartMemory()])
-    assert moved.forward[0].total_time == pytest.approx([2e-3 + 1e-3, 2e-3 + 1e-3 / 2])
+    layer = PartMemory(**{name: np.array([size]) for name, size in part.items()})
+    run = run_of(small, DesignPoints.of(**columns), h100.with_quantities({"software_offloaded_shards": 4.0}))
+    moved = offloaded_activations(run, costs, [layer, PartMemory(), PartMemory()])
+    assert moved.forward[0].total_time == pytest.approx([2e-3 + wait for wait in waits])
     assert not moved.backward[0].offload_time.any()
+    assert state_memory(small, run.system, dp=8, zero=3, offload_optimizer=1) == 0
 
 
 @pytest.mark.parametrize(("dense", "waits"), [(10.0, 28 / 58), (40.0, 0.0)])
