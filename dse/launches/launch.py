@@ -18,7 +18,7 @@ import numpy as np
 
 from costmodel.errors import DseError, printable
 from costmodel.formats.framework_file import Framework, launching, load_framework
-from costmodel.formats.input_files import dump, file_bytes
+from costmodel.formats.input_files import dump, file_bytes, plain_text
 from costmodel.formats.quantity import readable
 from costmodel.steps.pipeline.stages import chunk_sizes
 from costmodel.steps.transformer import transformer_footprint
@@ -266,7 +266,7 @@ def launch_text(path: Path) -> str:
     if b"\0" in data:
         raise DseError(f"{path}: expected a launch file: text of at most {LONGEST:,} characters")
     try:
-        return data.decode()
+        return plain_text(data.decode())
     except UnicodeDecodeError:
         raise DseError(f"{path}: expected a launch file: text in UTF-8") from None
 

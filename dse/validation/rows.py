@@ -135,10 +135,8 @@ def pairs_of(text: str) -> dict[str, Value]:
 
 
 def _number(text: str) -> Value:
-    if text in SWITCHES:
-        return SWITCHES[text]
     try:
-        return plain_number(text)
+        return SWITCHES[text] if text in SWITCHES else plain_number(text)
     except ValueError:
         return text
 
@@ -225,8 +223,8 @@ def _fields(row: MeasuredRow, framework: Framework) -> dict[str, Any]:
     }
     fields |= {"vocab_size": row.vocab} if row.vocab else {}
     if row.moe_experts:
-        experts = {"num_experts": row.moe_experts, "moe_topk": row.moe_topk}
-        fields |= {**experts, "moe_ffn_hidden_size": row.moe_ffn or row.ffn}
+        width = row.moe_ffn or row.ffn
+        fields |= {"num_experts": row.moe_experts, "moe_topk": row.moe_topk, "moe_ffn_hidden_size": width}
     return fields
 
 
@@ -252,6 +250,8 @@ def counts_of(row: MeasuredRow, defaults: Defaults, assumed: dict[str, Any]) -> 
     if row.schedule.startswith("interleaved") and vpp == 1:
         vpp = 2.0  # the fewest chunks that interleave
     sequences, mbs, ga = row.gbs / row.dp, row.mbs, row.ga
+    if sequences and mbs and ga and not math.isclose(sequences, mbs * ga):
+        raise NotExpressed(f"a batch that multiplies out ({row.gbs:g} of {row.dp:g} * {mbs:g} * {ga:g})")
     if not (mbs or ga):
         if not sequences:
             raise NotExpressed("its batch")

@@ -349,7 +349,7 @@ def test_a_file_says_that_no_framework_priced_it(form, tmp_path):
     [file] = artefacts(space, [space.completed({})], form)
     path = tmp_path / f"launch{launch_forms()[form].ending}"
     text = file.content.decode()
-    path.write_text(text.replace("framework: torchtitan", "framework: none"))
+    path.write_bytes(text.replace("framework: torchtitan", "framework: none").replace("\n", "\r\n").encode())
     assert read_launch(path, form)[0].framework == ""
     assert read_launch(path, form, framework="maxtext")[0].framework == "maxtext"
     path.write_text(text.replace("# dse framework: torchtitan\n", ""))
