@@ -193,16 +193,16 @@ def scheduled(work: LstmWorkload, times: Sequence[FloatArray]) -> FloatArray:
     """End of a pass whose entries take `times`, in the order of `Simulation`, (points,). [s]
 
     With one stage the order of tasks does not depend on their times, and designs of as many steps and layers are
-    scheduled together; otherwise each design is.
+    scheduled together; otherwise each design is, as are those without a time.
     """
     points = work.num_points
     keys = [np.broadcast_to(values, points) for values in (work.seq_len, work.num_layers, work.lp)]
-    groups, group = np.unique([*keys, np.where(keys[2] > 1, np.arange(points), -1)], axis=1, return_inverse=True)
+    alone = (keys[2] > 1) | ~np.isfinite(sum(times))
+    groups, group = np.unique([*keys, np.where(alone, np.arange(points), -1)], axis=1, return_inverse=True)
     ends = np.empty(points)
     for index, (steps, layers, stages, _) in enumerate(groups.T.astype(int).tolist()):
         rows = np.flatnonzero(group.ravel() == index)
-        entries = (np.broadcast_to(values, points)[rows] for values in times)
-        ends[rows] = Simulation(steps, layers, stages, *entries).end()
+        ends[rows] = Simulation(steps, layers, stages, *(np.broadcast_to(v, points)[rows] for v in times)).end()
     return ends
 
 
