@@ -136,7 +136,7 @@ class LineLog:
         """
         self.path = path
         try:
-            if not path.exists() or not path.stat().st_size:
+            if not path.exists() or (path.is_file() and not path.stat().st_size):
                 write_beside(path, [framed(first)], durable=True)
             deque(lines_of(path), maxlen=0)  # a file of another kind is refused
             self.file: BinaryIO = path.open("r+b", buffering=0)

@@ -342,13 +342,9 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 def waiting_time(text: str, url: str) -> float:
     """Time to wait for a locked database. [s]"""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
+    if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]*)?(e[-+]?[0-9]{1,2})?", text):
         raise DseError(f"storage {url}: timeout={text}: expected a number of seconds, such as timeout=10")
-    return seconds
+    return float(text)
 
 
 def sqlite_path(url: str) -> Path | None:
@@ -404,8 +400,8 @@ def back_up(url: str, file: Path) -> int:
     Raises `DseError` if the database is not an SQLite file, or the copy cannot be written.
     """
     source = required_path(url, "pg_dump DATABASE > FILE")
-    if file.exists() and source.exists() and file.samefile(source):
-        raise DseError(f"--backup {file}: is the database itself; name another file")
+    if file.exists() and (not file.is_file() or (source.exists() and file.samefile(source))):
+        raise DseError(f"--backup {file}: is the database itself, or no regular file; name another file")
     if not file.parent.is_dir():
         raise DseError(f"--backup {file}: no folder {str(file.parent)!r}; create it first")
     part = file.with_name(f"{PART_BEGINNING}{secrets.token_hex(8)}{PART_ENDING}")

@@ -134,7 +134,7 @@ def read_study_attributes(database: Database, kind: str, study_id: int, name: st
     query = f'SELECT "key", value_json FROM study_{kind}_attributes WHERE study_id = :study_id'
     only = "" if name is None else ' AND "key" = :name'
     named = {} if name is None else {"name": name}
-    return {key: json.loads(text) for key, text in database.rows(query + only, study_id=study_id, **named)}
+    return {str(key): json.loads(text) for key, text in database.rows(query + only, study_id=study_id, **named)}
 
 
 def read_last(database: Database, study_id: int) -> tuple[int, int]:
@@ -336,11 +336,9 @@ class Store(AbstractContextManager["Store"]):
 
     def named(self, study_id: int, prefix: str) -> list[str]:
         """Names of the attributes of a study that begin so."""
-        query = (
-            'SELECT "key" FROM study_user_attributes WHERE study_id = :study_id AND substr("key", 1, :size) = :prefix'
-        )
+        query = 'SELECT "key" FROM study_user_attributes WHERE study_id = :id AND substr("key", 1, :size) = :prefix'
         with self.database.transaction():
-            rows = self.database.rows(query, study_id=study_id, size=len(prefix), prefix=prefix)
+            rows = self.database.rows(query, id=study_id, size=len(prefix), prefix=prefix)
         return [key for (key,) in rows]
 
     def user_attr(self, study_id: int, name: str) -> Any:
@@ -406,10 +404,9 @@ class Store(AbstractContextManager["Store"]):
 
     def columns(self, stored: StoredStudy, *, attribute: str | None = None, first: int = 0) -> TrialColumns:
         """Finished trials of a study in bulk, from number `first` on; with `attribute`, only those that have it."""
-        with self.reading(stored.study_id):
-            return read_columns(
-                self.database, stored.study_id, len(stored.directions), attribute=attribute, first=first
-            )
+        study_id, objectives = stored.study_id, len(stored.directions)
+        with self.reading(study_id):
+            return read_columns(self.database, study_id, objectives, attribute=attribute, first=first)
 
     def attribute(self, stored: StoredStudy, name: str, *, first: int = 0) -> dict[int, Any]:
         """Identity -> a user attribute, of the finished trials of a number and later that have it."""

@@ -214,7 +214,9 @@ def tuning(study: BaseStudy, parallel: int = 1) -> Tuning:
         best=None if decision.best is None else known.trials[decision.best],
         best_time=decision.best_time,
         runs=tuple(runs),
-        expected={trial: float(shipped[known.trials.index(trial)]) for trial in {one.trial for one in runs}},
+        expected={
+            trial: float(shipped[known.trials.index(trial)]) for trial in {one.trial for one in runs} & {*known.trials}
+        },
         learned=tuple(learned(study.space, known, decision)),
     )
 

@@ -54,7 +54,12 @@ def told_runs(storage: str, study: str) -> list[MeasuredRun]:
         attributes = store.study(study).user_attrs
     stored = {key.removeprefix(PREFIX): row for key, row in attributes.items() if row and key.startswith(PREFIX)}
     try:
-        return sorted((MeasuredRun(id=key, **row) for key, row in stored.items()), key=lambda run: (run.told, run.id))
+        runs = [MeasuredRun(id=key, **row) for key, row in stored.items()]
+        for run in runs:
+            numbers = (value for value in (run.step_time, run.spread, run.peak_memory) if value == value)
+            if type(run.trial) is not int or not all(0 <= value < 1e300 for value in numbers):
+                raise TypeError(f"run {run.id}")
+        return sorted(runs, key=lambda run: (run.told, run.id))
     except TypeError as error:
         raise DseError(f"study {study!r}: its runs are damaged ({error})") from None
 

@@ -217,8 +217,7 @@ def test_a_wrong_url_says_what_would_do(url, message):
 
 def test_a_locked_database(url):
     with a_study(url) as (_, study):
-        pass
-    other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+        other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with Store(url + "?timeout=0.05", "write") as store:
         assert store.trials(study.study_id) == []  # readers do not wait
