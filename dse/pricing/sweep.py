@@ -404,10 +404,10 @@ def _frame(path: Path) -> pd.DataFrame:
     try:
         if ending == ".parquet":
             return _parquet(BytesIO(content))
-        if max(counts := [0, *(line.count(b",") for line in BytesIO(content))]) > MOST_COLUMNS:
-            raise ValueError(f"more than {MOST_COLUMNS:,} columns")
-        if sum(counts) + len(counts) > MOST_CELLS:
+        if content.count(b",") + content.count(b"\n") > MOST_CELLS:
             raise ValueError(f"more than {MOST_CELLS:,} cells")
+        if max((line.count(b",") for line in BytesIO(content)), default=0) > MOST_COLUMNS:
+            raise ValueError(f"more than {MOST_COLUMNS:,} columns")
         return pd.read_csv(BytesIO(content), dtype=str, keep_default_na=False, skipinitialspace=True)
     except OSError as error:
         raise DseError(f"{path}: {error.strerror or error}") from None
