@@ -196,7 +196,7 @@ def front_of(pricer: Pricer, total: Finished, proof: Proof) -> ExactFront:
     evaluation = evaluate(space, designs, rules=pricer.rules)
     costs = costs_of(space, evaluation)
     if not np.array_equal(costs, total.costs):
-        raise DseError("a checkpoint was changed: the cost model gives its designs other costs; enumerate again")
+        raise DseError("designs of the front cost something else alone: a checkpoint was changed, or dse has a fault")
     order = np.lexsort([*list(designs.values())[::-1], *costs.T[::-1]])
     designs = {name: values[order] for name, values in designs.items()}
     return ExactFront(space, designs, evaluation.take(order), legal, evaluated, counts, pricer.rules.profile, proof)
