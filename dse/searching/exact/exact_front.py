@@ -195,7 +195,7 @@ def front_of(pricer: Pricer, total: Finished, proof: Proof) -> ExactFront:
         designs, evaluated = space.legal.at(counts.numbers), counts.legal
     evaluation = evaluate(space, designs, rules=pricer.rules)
     costs = costs_of(space, evaluation)
-    if not np.array_equal(costs, total.costs):
+    if costs.shape != total.costs.shape or not np.allclose(costs, total.costs, rtol=1e-9, atol=0):
         raise DseError("designs of the front cost something else alone: a checkpoint was changed, or dse has a fault")
     order = np.lexsort([*list(designs.values())[::-1], *costs.T[::-1]])
     designs = {name: values[order] for name, values in designs.items()}
