@@ -59,7 +59,7 @@ READING = ("query_only=ON",)
 WRITING = ("journal_mode=WAL", "synchronous=FULL")
 
 #: Views in the place of Optuna's tables, and triggers of them, of SQLite.
-RUNNING = "SELECT 1 FROM sqlite_master WHERE type IN ('view', 'trigger') AND tbl_name GLOB '[ts][rt][iu][ad]*'"
+RUNNING = "SELECT 1 FROM sqlite_master WHERE type IN ('view', 'trigger') AND lower(tbl_name) GLOB '[ts][rt][iu][ad]*'"
 
 #: Parts of the messages of drivers -> message and remedy. The first match wins.
 FAILURES: Final[tuple[tuple[list[str], str], ...]] = tuple(
