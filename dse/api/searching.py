@@ -340,11 +340,11 @@ def what_would_do(question: Question, planned: Planned) -> str:
     for remedy in REMEDIES:
         changed = replace(question, **remedy["change"])
         marks = [getattr(side, name, 0) for side in (question, planned.framework) for name in remedy["of"]]
-        if (any(marks) or not marks) and changed != question and fits(planned_space(changed).space):
+        asked = (any(marks) or not marks) and changed != question
+        if asked and fits(with_chips(changed, planned, question.chips)):
             text += f"; {remedy['words']}"
     for times in MULTIPLES:
-        other = with_chips(question, planned, times * question.chips)
-        if other and fits(other):
+        if fits(with_chips(question, planned, times * question.chips)):
             return f"{text}; enough: {{gpus}} {times * question.chips}"
     return f"{text}; {MULTIPLES[-1]} times as many {space.chip_word}s are not enough: try shorter sequences"
 

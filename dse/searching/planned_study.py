@@ -85,9 +85,9 @@ def closest(space: Space) -> Closest:
     return nearest
 
 
-def fits(space: Space) -> bool:
-    """True if some legal design satisfies all limits without times."""
-    return any(may_fit(space, designs, rules_for(space)).any() for designs in _blocks(space))
+def fits(space: Space | None) -> bool:
+    """True if some legal design satisfies all limits without times; none of no space does."""
+    return space is not None and any(may_fit(space, designs, rules_for(space)).any() for designs in _blocks(space))
 
 
 def _blocks(space: Space) -> Iterator[dict[str, FloatArray]]:

@@ -46,8 +46,6 @@ HIGHEST_CLOCK: Final = 1.1
 COMPLETE: Final = 0.5
 #: Rows of a release that is not current, over those of current ones. [-]
 OLDER: Final = 0.1
-
-
 #: Families of kernels of experts in their names.
 FAMILY: Final = "(?:^|_)(triton|deepgemm|min_latency|nongated|cutlass|trtllm)"
 
