@@ -3,7 +3,8 @@
 NVIDIA's aiconfigurator times products, grouped products of experts, attention and collectives of seven GPUs in
 TensorRT-LLM, vLLM and SGLang: ``<system>/<kind>/<library>/<release>/<kernel>_perf.parquet``, 24.5 million rows, in
 milliseconds a call, most in CUDA graphs with cold weights and hot inputs. The reader sets rows aside that say little of
-a kernel: those launched from Python, those held for a second at the power limit, and impossible ones.
+a kernel: those launched from Python, those held for a second at the power limit, those with tokens of other ranks, and
+impossible ones.
 
 Rows are drawn from strata of equal size (number format, size class, library). Shapes whose SHA-1 begins with 8 to f are
 kept apart: fits do not see them. The text that is hashed has the shape's columns in the order of `tables.yaml`, as
@@ -27,6 +28,7 @@ from costmodel import System
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.errors import DseError
 from costmodel.formats.input_files import data_beside
+from costmodel.training.precision import FORMATS
 from dse.validation.expressed import system_named
 
 _FILE: Final = data_beside(__file__, "tables.yaml")
@@ -44,6 +46,8 @@ EAGER: Final = 40e-6
 HIGHEST_CLOCK: Final = 1.1
 #: Share of the shapes of a library's largest release that its current one has at least. [-]
 COMPLETE: Final = 0.5
+#: Time of a rank of eight, over that of one alone, from which it computes tokens of other ranks; and tokens for it. [-]
+OTHERS_COMPUTED, MANY_TOKENS = 0.75, 4096
 #: Rows of a release that is not current, over those of current ones. [-]
 OLDER: Final = 0.1
 #: Families of kernels of experts in their names.
@@ -138,12 +142,10 @@ def is_kept_apart(shapes: pd.DataFrame) -> BoolArray:
 def read_kernel_table(path: Path, kind: str) -> pd.DataFrame:
     """The rows of a table, latency in seconds as `measured`; its library and release are those of its folders.
 
-    Raises `DseError` if the file is not a table of this kind, or no Parquet reader is installed.
+    Raises `DseError` if the file is not a table of this kind.
     """
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError:
-        raise DseError("kernel tables are Parquet files: install pyarrow") from None
+    from pyarrow import ArrowException, parquet  # slow to import
+
     about = KINDS[kind]
     needed = [*about["shape"], about["format"], "latency"]
     wanted = {*needed, *about["only"], "kernel_source", "nccl_dtype", "power"}
@@ -175,6 +177,7 @@ def usable_rows(table: pd.DataFrame, kind: str, system: System, left_out: Counte
         "a number format without a formula": precision.isna(),
         "a distribution, window, step or cache without a formula": ~usual,
         "timed for a second, at the power limit": table["power"] > 0 if "power" in table else precision.isna(),
+        "tokens of other ranks are computed": computes_others(table) if kind == "grouped" else precision == "",
         "launched from Python, not from a CUDA graph": (kind == "products") & (fastest > EAGER),
         "faster than the data sheet allows": table["measured"] <= least_times(table, kind, system),
     }
@@ -188,6 +191,19 @@ def usable_rows(table: pd.DataFrame, kind: str, system: System, left_out: Counte
     names = np.array([*about["classes"].values()])
     places = np.searchsorted([*about["classes"]], size, side="right") - 1
     return table.assign(size=pd.Categorical(names[places], categories=CLASSES))[kept]
+
+
+def computes_others(table: pd.DataFrame) -> pd.Series[bool]:
+    """True for rows of several ranks whose kernel takes about as long on one of eight ranks as on one that is alone.
+
+    A rank of eight has an eighth of the work. SGLang 0.5.10 was timed with tokens of all ranks, since experts of other
+    ranks were replaced by the first one of this rank (aiconfigurator, collector/sglang/collect_moe.py).
+    """
+    shape = table.columns.intersection([*KINDS["grouped"]["shape"], "distribution", "kernel", "format"])
+    ranks, alike = table["moe_ep_size"], [*shape.drop("moe_ep_size")]
+    alone = table.assign(alone=table["measured"].where(ranks == 1)).groupby(alike)["alone"].transform("min")
+    share = (table["measured"] / alone).where((ranks == 8) & (table["num_tokens"] >= MANY_TOKENS))
+    return (share.groupby([table["kernel"], table["format"]]).transform("median") > OTHERS_COMPUTED) & (ranks > 1)
 
 
 def least_times(table: pd.DataFrame, kind: str, system: System) -> FloatArray:
@@ -204,18 +220,16 @@ def least_times(table: pd.DataFrame, kind: str, system: System) -> FloatArray:
         flops = 2 * 2 * pairs * shape["hidden_size"] * shape["inter_size"]
     else:
         flops = 2 * shape["batch_size"] * shape["isl"] ** 2 * shape["num_heads"] * shape["head_dim"]
-    speedups = {"fp8_tensorwise": chip.fp8_speedup, "fp8_blockwise": chip.fp8_speedup, "mxfp8": chip.mx_speedup}
-    speedup = table["format"].map({**speedups, "nvfp4": chip.fp4_speedup, "bf16": 1.0}).to_numpy(dtype=float)
-    return np.asarray(flops / (chip.peak_flop_rate * np.maximum(speedup, 1.0)) / HIGHEST_CLOCK)
+    speedups = {name: chip.format_speedup(units).item() for name, of in FORMATS.items() if (units := of.units)}
+    speedup = np.maximum(table["format"].map(speedups).fillna(1.0).to_numpy(dtype=float), 1.0)
+    return np.asarray(flops / (chip.peak_flop_rate * speedup) / HIGHEST_CLOCK)
 
 
-def current_releases(table: pd.DataFrame) -> dict[str, str]:
+def current_releases(table: pd.DataFrame) -> pd.Series[str]:
     """Library -> its newest release among those that have half as many shapes as its largest, a row each."""
-    current: dict[str, str] = {}
-    for library, counts in table.groupby("library")["release"].value_counts().groupby("library"):
-        complete = counts[counts >= COMPLETE * counts.max()].index.get_level_values("release")
-        current[str(library)] = max(complete, key=release_order)
-    return current
+    counts = table.groupby("library")["release"].value_counts()
+    complete = counts[counts >= COMPLETE * counts.groupby("library").transform("max")].reset_index()
+    return complete.groupby("library")["release"].agg(lambda names: max(names, key=release_order))
 
 
 def release_order(release: str) -> list[tuple[float, float, float]]:

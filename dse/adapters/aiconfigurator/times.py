@@ -81,20 +81,16 @@ def grouped_time(shape: Shape, precision: str, system: System) -> FloatArray:
         (Label("sum", "forward", "layer", runs="sorting"), (OUTPUT_BYTES * (pairs + tokens) * width, 0.0, 1.0)),
     ])  # fmt: skip
     casts = (units != "") * modules.cast_passes + (units in ("block", "mx")) * modules.block_passes
-    extra = modules.experts_floor + casts * streamed(OUTPUT_BYTES * pairs * (width + inner), system)
+    rate = system.dram.bandwidth * system.dram.efficiency
+    extra = modules.experts_floor + casts * OUTPUT_BYTES * pairs * (width + inner) / rate
     return np.asarray(products + pointwise_time(passes, system)[0].sum(axis=1) + extra)
-
-
-def streamed(moved: FloatArray, system: System) -> FloatArray:
-    """Time of bytes [B] through the memory that holds the model, (rows,). [s]"""
-    return np.asarray(moved / (system.dram.bandwidth * system.dram.efficiency))
 
 
 def attention_time(shape: Shape, precision: str, system: System) -> FloatArray:
     """Times of causal attention, forward, in 16 bits; (rows,). [s]"""
     core = attention_work(*(shape[name] for name in KINDS["attention"]["shape"]))
-    extra = system.modules.attention_floor + system.modules.attention_passes * streamed(core.once, system)
-    return np.asarray(attention_cost(core, "forward", system).time + extra)
+    passes = system.modules.attention_passes * core.once / (system.dram.bandwidth * system.dram.efficiency)
+    return np.asarray(attention_cost(core, "forward", system).time + system.modules.attention_floor + passes)
 
 
 #: Kind of tables -> times of its rows: their shapes, their format or collective, the machine.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
@@ -58,9 +59,7 @@ def gpu_trace(path: Path, events: Sequence[Event], rank: int | None) -> GpuTrace
     ends, copies, moves = np.minimum(start + time, last), kinds == "copy", kinds == COMMUNICATION
     computes, products = ~(moves | copies), np.flatnonzero(kinds == "product")
     sent_or_computed = union(start[~copies], ends[~copies])
-    longest: dict[str, float] = {}
-    for name, seconds in zip(names, time.tolist(), strict=True):
-        longest[name] = longest.get(name, 0.0) + seconds / steps
+    longest = pd.Series(time / steps).groupby(np.array(names)).sum().nlargest(FURTHEST)
     return GpuTrace(
         path=str(path),
         rank=rank,
@@ -73,7 +72,7 @@ def gpu_trace(path: Path, events: Sequence[Event], rank: int | None) -> GpuTrace
         launches=len(kernels) / steps,
         waited=waiting(events, kernels, start),
         products=shapes(events, [kernels[row] for row in products], time[products], steps),
-        longest=dict(sorted(longest.items(), key=lambda pair: -pair[1])[:FURTHEST]),
+        longest={str(name): seconds for name, seconds in longest.items()},
     )
 
 

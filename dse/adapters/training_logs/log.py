@@ -37,11 +37,7 @@ def read_log(path: Path, tokens_of_gpu: float) -> dict[str, Any]:
             times = [tokens_of_gpu / value if row.get("tokens") else value * row["factor"] for value in positive]
             break
     if not times and not died:
-        raise DseError(
-            f"{path}: no step time and no failure; looked for lines of Megatron-LM (elapsed time per iteration), "
-            "Megatron-Bridge (Step Time), NeMo (train_step_timing), torchtitan (tps), MaxText (completed step), "
-            'nanotron, or JSON ("step_time")'
-        )
+        raise DseError(f"{path}: no step time and no failure; looked for {DATA['looked_for']}")
     steady = times[max(round(WARM_UP * len(times)), min(FEWEST, len(times) - 1)) :]
     sizes = [size * row["factor"] for row in DATA["memory"] for size in numbers(row, text)]
     known = steady if not died else []

@@ -216,16 +216,13 @@ class Purposes:
         """The purpose of moved tokens between devices with different weights; None for gathers and sums."""
         if message.opcode in _EXCHANGING and self._routes:
             return "expert parallel"
-        if message.opcode in _SENDING:
-            return "tensor parallel" if self._goes_round(message) else "pipeline parallel"
-        return None
-
-    def _goes_round(self, message: FlowStep) -> bool:
-        """True if a device sends on the array that it received, or a sum of products with its parts."""
-        return any(
+        if message.opcode not in _SENDING:
+            return None
+        sent_on = any(  # the array that a device received, or a sum of products with its parts
             reader is message or (reader.opcode == message.opcode and self.groups.get(reader) == self.groups[message])
             for reader in self.provenance.later_readers(message)
         )
+        return "tensor parallel" if sent_on else "pipeline parallel"
 
     def _has_parts(self, weights: int, groups: Groups) -> bool:
         """True if devices of a group hold different parts of some weight, so that they never sum its gradient."""
