@@ -30,7 +30,6 @@ from dse.pricing.evaluated import RECORD_KEYS, rules_for
 from dse.pricing.evaluation import evaluate, with_kernels
 from dse.spaces.formulas.expressions import Expression
 from dse.spaces.sections.parameters import keyed
-from dse.spaces.sections.training_run import has_run
 from dse.spaces.space import FOCUS, Space
 
 if TYPE_CHECKING:
@@ -329,6 +328,14 @@ def json_text(value: Any) -> str:
     return json.dumps(only_finite(value), indent=2, allow_nan=False)
 
 
+def json_line(value: Any) -> str:
+    """The JSON of `json_text` in one line."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
+        return json.dumps(only_finite(value), allow_nan=False)
+
+
 def only_finite(value: Any) -> Any:
     """Nested value with None for numbers that JSON cannot represent."""
     if isinstance(value, Mapping):
@@ -364,14 +371,10 @@ def json_object(
 
 
 def design_texts(study: BaseStudy, shown: TrialTable) -> Iterator[str]:
-    """Designs as JSON, one by one, indented as in an object of the study."""
+    """Designs as JSON, one by one, each in a line."""
     for block in shown.blocks():
-        stored = block.stored() if shown.as_stored and not has_run(study.space.data) else None
-        if stored and {choice.name for choice in study.space.solved} <= stored.details.params.keys():
-            yield from stored.json_texts()
-        else:
-            for record in with_kernels(study.space, block.records()):
-                yield json_text(design_record(record)).replace("\n", "\n    ")
+        for record in with_kernels(study.space, block.records()):
+            yield json_line(design_record(record))
 
 
 def table_pieces(frames: Iterable[pd.DataFrame], form: str) -> Iterator[bytes]:

@@ -6,7 +6,6 @@ design that does not fit in memory, the nearest one that fits is named."""
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +32,7 @@ from dse.cli.output import (
     write_result,
 )
 from dse.cli.terminal import say
-from dse.output import EVALUATION_KEYS, Record, counted, design_text, json_object, only_finite, table_pieces
+from dse.output import EVALUATION_KEYS, Record, counted, design_text, json_line, json_object, table_pieces
 from dse.pricing.evaluation import reasons
 from dse.pricing.workers import Workers
 from dse.reporting.study_report import evaluation_report
@@ -188,4 +187,4 @@ def json_pieces(designs: NamedDesigns) -> Iterator[bytes]:
         "n_feasible": designs.feasible,
     }
     kept = ({key: record[key] for key in ("reason", *EVALUATION_KEYS) if key in record} for record in designs.records)
-    return json_object(head, "designs", (json.dumps(only_finite(figures), allow_nan=False) for figures in kept))
+    return json_object(head, "designs", map(json_line, kept))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
-from dse.output import counted, json_object, only_finite
+from dse.output import counted, json_line, json_object
 from dse.reporting.design_table import Column, columns_of, drawn
 from dse.searching.price_check import Mismatch, figure_text
 
@@ -84,6 +83,6 @@ def check_json(checked: CheckedStudy) -> Iterator[bytes]:
     return json_object(
         {"study": study.name, "space": study.space.name, "changes": study.other_version()},
         "differences",
-        (json.dumps(only_finite(asdict(figure)), allow_nan=False) for figure in checked),
+        (json_line(asdict(figure)) for figure in checked),
         lambda: {"n_checked": checked.trials, "n_differing": checked.differing, "n_foreign": study.foreign},
     )

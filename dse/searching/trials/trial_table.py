@@ -6,7 +6,6 @@ A trial may hold several designs: itself, or the winners of an inner search over
 
 from __future__ import annotations
 
-import json
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -159,10 +158,6 @@ def winner_trials(
 #: User attributes of a trial that tables show.
 SHOWN: Final = (DERIVED, MARGINS, BREAKDOWN, DESIGNS_PRICED)
 
-#: Between the members of a group, and of a design, as `json.dumps` indents them in an object of a study.
-_MEMBER, _GROUP = ",\n        ", ",\n      "
-_ENCODER: Final = json.JSONEncoder(separators=(_MEMBER, ": "), allow_nan=False)
-
 
 @dataclass(frozen=True)
 class DecodedDetails(TrialDetails):
@@ -263,32 +258,6 @@ class StoredTrials:
             codes[parameter.name] = np.array([known[value] for value in options])
         return {name: column.tolist() for name, column in time_intervals(self.space, codes, times).items()}
 
-    def json_texts(self) -> Iterator[str]:
-        """Each trial as JSON, indented as in an object of the study."""
-        details = self.details
-        keys = [objective.key for objective in self.space.objectives]
-        times = np.array([row.get("step_time_s", math.nan) for row in details.tables[BREAKDOWN]])
-        counts = details.designs_priced
-        ends = zip(*self.intervals(times).values(), strict=True)
-        names = [*details.params]
-        designs = zip(*(details.params[name] for name in names), strict=True)
-        for row, design in enumerate(designs):
-            values = [value if math.isfinite(value) else None for value in self.values[row].tolist()]
-            members = {
-                "trial": str(self.columns.numbers[row]),
-                "params": _group(_ENCODER.encode(dict(zip(names, design, strict=True)))),
-                "values": _group(_ENCODER.encode(dict(zip(keys, values, strict=True)))),
-                "margins": _stored(details.attributes[MARGINS][row]),
-                "breakdown": _stored(details.attributes[BREAKDOWN][row]),
-            }
-            if counts[row] is not None:
-                members[DESIGNS_PRICED] = str(counts[row])
-            for name, value in zip(RECORD_KEYS, next(ends, ()), strict=False):
-                number = repr(value) if isinstance(value, str) or math.isfinite(value) else "null"
-                members[name] = f'"{value}"' if isinstance(value, str) else number
-            body = _GROUP.join(f'"{name}": {text}' for name, text in members.items())
-            yield f"{{\n      {body}\n    }}"
-
 
 def decoded_tables(texts: Sequence[str]) -> list[dict[str, float]]:
     """Mappings of names to numbers from their texts, all at once; nothing where there is no text.
@@ -313,20 +282,6 @@ def number_columns(rows: Sequence[dict[str, float]], keys: Sequence[str] | None 
     of_row = itemgetter(*keys, keys[0])  # one more, so that it gives a tuple of one key too
     table = np.array([*map(of_row, every)], dtype=np.float64).T.copy()
     return dict(zip(keys, table, strict=False))
-
-
-def _group(text: str) -> str:
-    """Members in separate lines between braces."""
-    return text if text == "{}" else f"{{\n        {text[1:-1]}\n      }}"
-
-
-def _stored(text: str) -> str:
-    """A mapping of names to numbers as it is stored, its members in separate lines."""
-    plain = text.count('"') == 2 * text.count('": ') and "NaN" not in text and "Infinity" not in text
-    if plain:
-        return _group(text.replace(", ", _MEMBER) or "{}")
-    values = {key: value if math.isfinite(value) else None for key, value in json.loads(text).items()}
-    return _group(_ENCODER.encode(values))
 
 
 #: Trials that are loaded at once, all that is known of them.
