@@ -256,9 +256,8 @@ class ModelDimensions:
             "o_groups": (self.o_groups > 0, ("o_lora_rank", "q_lora_rank", "window")),
         }
         for name, (present, others) in needs.items():
-            for other in others if present else ():
-                if not getattr(self, other):
-                    raise DseError(f"model {self.name}: {other}: expected one, since there is {name}")
+            if lacking := [other for other in others if present and not getattr(self, other)]:
+                raise DseError(f"model {self.name}: {', '.join(lacking)}: missing; needed with {name}")
         if self.num_attention_heads % self.num_query_groups:
             raise DseError(
                 f"model {self.name}: num_query_groups: {self.num_query_groups:g} does not divide "
@@ -282,9 +281,10 @@ class ModelDimensions:
                 known = f"{' '.join(self.letters)}, and those of layer_kinds"
                 raise DseError(f"model {self.name}: layer_order: {letter!r} is unknown; known are {known}")
             mixer, mlp, sizes = self.letters[letter]
-            for word, name in [(kind, name) for kind in (*mixer.split("+"), mlp) for name in NEEDED.get(kind, ())]:
-                if not dict(sizes).get(name, getattr(self, name)):
-                    raise DseError(f"model {self.name}: {name}: expected one, since layers {letter!r} have {word}")
+            for kind in (*mixer.split("+"), mlp):
+                if lacking := [name for name in NEEDED.get(kind, ()) if not dict(sizes).get(name, getattr(self, name))]:
+                    text = f"{', '.join(lacking)}: missing; layers {letter!r} have {kind}"
+                    raise DseError(f"model {self.name}: {text}")
 
     @property
     def letters(self) -> Mapping[str, tuple[str, str, Sizes]]:

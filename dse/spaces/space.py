@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from textwrap import fill
@@ -20,7 +20,7 @@ import numpy as np
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats import shipped
-from costmodel.formats.input_files import Section, Source, dump, parse, scalar
+from costmodel.formats.input_files import Section, Source, data_beside, dump, parse, scalar
 from costmodel.formats.quantity import unit_name
 from costmodel.rules.registry import design_columns
 from costmodel.rules.rules import TRAINING
@@ -44,19 +44,21 @@ from dse.spaces.sections.parameters import (
 
 Params = dict[str, Value]
 
-#: Fields of models that are younger than the first studies: no fingerprint has their defaults.
-YOUNGER_FIELDS: Final = (
-    *("layers", "parallel_norms", "linear_state_size", "context_len", "wide_qk_norm", "branch_norms", "norm_weights"),
-    *("other_parameters", "mixed_streams", "paired_queries"),
-)
-#: Quantities of machines that are younger, too: no fingerprint has a value of 0.
-YOUNGER_QUANTITIES: Final = (
-    *("modules_other_pairs", "software_expert_clamp_passes", "software_update_copies", "software_offloaded_weights"),
-    *("software_narrow_gathers", "software_kept_gathers", "software_repeated_keys", "software_offloaded_shards"),
-)
+#: Fields of models and columns of machines of the first release, which every fingerprint has.
+FIRST_RELEASE: Final[Mapping[str, Sequence[str]]] = data_beside(__file__, "first_release.yaml")
 #: Name of the condition that `Space.focused` adds.
 FOCUS = "focus"
 Batch = dict[str, FloatArray]
+
+
+def decisive(record: Any, values: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Values of a record in fingerprints: of the first release, and later ones that are neither default nor NaN."""
+    defaults = {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(record)
+        if field.name not in FIRST_RELEASE[kind]
+    }
+    return {n: value for n, value in values.items() if n not in defaults or value == value != defaults[n]}
 
 
 @dataclass(frozen=True)
@@ -117,17 +119,13 @@ class Space(Definition):
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all that decides a result: values and formulas, not how the file words them."""
-        values = {name: float(values) for name, values in self.system.quantities().items()}
-        system = {name: value for name, value in values.items() if value or name not in YOUNGER_QUANTITIES}
-        defaults = {field.name: field.default for field in fields(self.model)}
-        decisive: list[Any] = [
-            {
-                key: value
-                for key, value in asdict(self.model).items()
-                if key not in ("name", "numerics") and (key not in YOUNGER_FIELDS or value != defaults[key])
-            },
-            system,
-            list(self.system.parts()),
+        parts = self.system.parts()
+        machine = {prefix: decisive(part, part.columns(), "system") for prefix, part in parts.items()}
+        model = decisive(self.model, asdict(self.model), "model")
+        values: list[Any] = [
+            {name: value for name, value in model.items() if name not in ("name", "numerics")},
+            {prefix + name: float(value) for prefix, part in machine.items() for name, value in part.items()},
+            list(parts),
             dict(self.given),
             [
                 [p.name, p.unit, p.choices, p.low, p.high, p.step, p.log, p.integer, *["exact"] * p.exact]
@@ -138,8 +136,8 @@ class Space(Definition):
             [[o.name, o.direction] for o in self.objectives],
         ]
         several = [[workload.name, workload.weight, workload.space.fingerprint] for workload in self.workloads]
-        decisive += [several, self.data.get("combine")] if several else []
-        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+        values += [several, self.data.get("combine")] if several else []
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     @cached_property
     def legal(self) -> LegalDesigns:

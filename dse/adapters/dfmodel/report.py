@@ -51,7 +51,7 @@ class Wanted:
 
     resolve: bool = False  #: sharding, groups and tiles solved again, as if the file left them open
     prefer: str | None = None  #: sharding solved again, with this row of `PUBLISHED` among equally good ones
-    most_groups: int | None = None  #: groups solved again, with this maximum; 0 = each kernel alone
+    groups: int | None = None  #: groups solved again, with this maximum; 0 = each kernel alone
     tile_size: int | None = None  #: tokens; 0 = the fastest
 
 
@@ -89,8 +89,8 @@ def _decided(file: SetupFile, generation: str, wanted: Wanted) -> DfmodelReport:
     if sharding is None or wanted.resolve or wanted.prefer:
         best = published_sharding(graph, wanted.prefer)
         sharding = best.choices
-    most = file.most_groups if wanted.most_groups is None else wanted.most_groups
-    pins = file.pins if wanted.most_groups is None and not wanted.resolve else np.full(len(graph), -1)
+    most = file.most_groups if wanted.groups is None else wanted.groups
+    pins = file.pins if wanted.groups is None and not wanted.resolve else np.full(len(graph), -1)
     designs = _designs(file, generation, wanted)
     mapping = _fastest(graph, designs, sharding, most, pins, generation, lenient=wanted.tile_size is None)
     if file.batches_open:
@@ -178,7 +178,7 @@ def _fastest(
 
 def _fused(file: SetupFile, wanted: Wanted) -> bool:
     """True if kernels run in groups."""
-    return not file.setup.kernel_by_kernel if wanted.most_groups is None else wanted.most_groups > 0
+    return not file.setup.kernel_by_kernel if wanted.groups is None else wanted.groups > 0
 
 
 def _tile_is_open(file: SetupFile, wanted: Wanted) -> bool:
