@@ -405,7 +405,8 @@ def columns_of(
 def fitted_table(columns: Sequence[Column], width: int) -> list[RenderableType]:
     """The table of the columns that fit, and a line with the names of the others."""
     kept, left_out = fitted(columns, width)
-    return [*drawn(kept), *([Text(f"Columns that do not fit: {', '.join(left_out)}")] if left_out else [])]
+    names = [name.replace("\n", " ") for name in left_out if name]
+    return [*drawn(kept), *([Text(f"Columns that do not fit: {', '.join(names)}")] if names else [])]
 
 
 def drawn(columns: Sequence[Column]) -> list[RenderableType]:

@@ -37,10 +37,9 @@ from dse.reporting.design_table import (
     EVIDENCE_TEXTS,
     Column,
     design_table,
-    drawn,
     facts,
     failures_text,
-    fitted,
+    fitted_table,
     machine_parameters,
     ruled_table,
     run_text,
@@ -270,7 +269,7 @@ def listing(rows: Sequence[Mapping[str, Any]], width: int) -> Report:
 
     columns = [
         Column(
-            fact,
+            catalogue.heading(fact),
             tuple(catalogue.heading(fact).split()),
             [catalogue.fact_text(fact, row.get(fact, "-")) for row in rows],
             leave_out=index,
@@ -278,13 +277,12 @@ def listing(rows: Sequence[Mapping[str, Any]], width: int) -> Report:
         )
         for index, fact in enumerate(fact for fact in rows[0] if fact not in catalogue.BELOW)
     ]
-    kept, left_out = fitted(columns, width)
-    below = [Text(f"Columns that do not fit: {', '.join(map(catalogue.heading, left_out))}")] if left_out else []
+    report: Report = fitted_table(columns, width)
     for row in rows:
         if "description" in row:
             sought = f" Objectives: {', '.join(row['objectives'])}." if "objectives" in row else ""
-            below += [Text(), Text(f"{row['name']}: {row['description']}.{sought}")]
-    return [*drawn(kept), *below]
+            report += [Text(), Text(f"{row['name']}: {row['description']}.{sought}")]
+    return report
 
 
 def plan_report(

@@ -27,7 +27,7 @@ from dse.reporting.answers import (
     wrapped,
 )
 from dse.reporting.binding import bottleneck_text, sentence
-from dse.reporting.design_table import Column, drawn, fitted, lines_of, ruled_table
+from dse.reporting.design_table import Column, columns_of, drawn, fitted_table, lines_of, ruled_table
 from dse.reporting.designs.explanation_report import PASSES, SLIGHT, explanation_report, heading
 from dse.spaces.space import Space
 
@@ -64,7 +64,7 @@ def explained_report(
     shown = near if everything else near[:NEIGHBOURS_SHOWN]
     if shown:
         title = f"one step away, best {explanation.space.objectives[0].name} first"
-        report += [Text(), *drawn(fitted(neighbour_columns(explanation, shown, title, bound), width)[0])]
+        report += [Text(), *fitted_table(neighbour_columns(explanation, shown, title, bound), width)]
     hidden = len(near) - len(shown)
     return [*report, Text(f"{counted(hidden, 'more neighbour')}: --all shows them")] if hidden else report
 
@@ -278,18 +278,15 @@ def importance_report(name: str, importance: Importance, width: int) -> Report:
                 Column(f"{objective.name} {what}", (*heading, what), cells, row),
                 Column("", ("",), bars, 100 + row, left=True),
             ]
-    kept, left_out = fitted(columns, width)
-    lines: Report = [
+    return [
         Text(f"Study {name}: importance of parameters, over {importance.n_trials:,} feasible trials."),
         Text(),
-        *drawn(kept),
+        *fitted_table(columns, width),
         Text(),
         Text("trials: how the best tenth of the trials differs from all trials (PED-ANOVA); sum 100 %."),
         Text(f"space: share of the variance that a parameter explains alone, over {DRAWN:,} random legal"),
         Text("designs. Parameters of legal designs depend on each other: shares overlap and do not add up."),
     ]
-    names = [column for column in left_out if column]
-    return [*lines, Text(f"Columns that do not fit: {', '.join(names)}")] if names else lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,19 +312,12 @@ def sensitivity_report(sensitivity: Sensitivity, width: int, *, everything: bool
         if not shown:
             continue
         longest = max(abs(row.share) for row in rows) or 1.0
-        limits = [Column("limits", ("limits",), ["does not fit" if r.faint else "" for r in shown], left=True)]
-        report += [
-            *drawn(
-                [
-                    Column("name", (title,), [row.name for row in shown], left=True),
-                    Column("step", ("step time",), [row.text for row in shown]),
-                    Column(
-                        "bar", ("faster       slower",), [signed_bar(row.share / longest) for row in shown], left=True
-                    ),
-                    *(limits if any(row.faint for row in shown) else []),
-                ]
-            )
+        limits = ("limits",) if any(row.faint for row in shown) else ()
+        cells = [
+            (row.name, row.text, signed_bar(row.share / longest), *("does not fit" * row.faint for _ in limits))
+            for row in shown
         ]
+        report += drawn(columns_of((title, "step time", "faster       slower", *limits), cells, left=(0, 2, 3)))
         if len(rows) > len(shown):
             report.append(Text(f"{len(rows) - len(shown)} more: --all shows them"))
         report.append(Text())

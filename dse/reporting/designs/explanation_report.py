@@ -19,7 +19,7 @@ from dse.explaining.explanation import Explanation, Path, block_names, kernel_of
 from dse.output import ROWS_SHOWN, Report, bar, part_name, percent
 from dse.reporting.answers import Line, layout_text, numbers_text, question_text
 from dse.reporting.binding import memory_capacity
-from dse.reporting.design_table import Column, drawn, fitted, ruled_table
+from dse.reporting.design_table import Column, fitted_table, ruled_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +65,7 @@ def explanation_report(explanation: Explanation, width: int, *, everything: bool
     """Kernels of a design, the other parts of its step, and its memory."""
     report: Report = [Text(text) for text in stage_texts(explanation)]
     if len(explanation.kernels):
-        report += [*drawn(fitted(kernel_columns(explanation, everything=everything), width)[0]), Text()]
+        report += [*fitted_table(kernel_columns(explanation, everything=everything), width), Text()]
     report += [other_lines(explanation, width, everything=everything), Text()]
     report += [memory_lines(explanation, width, everything=everything), Text()]
     return [*report, *gemm_lines(explanation, width, everything=everything),
@@ -281,7 +281,7 @@ def gemm_lines(explanation: Explanation, width: int, *, everything: bool) -> Rep
         columns_of_rows.append(Column(level, (level, "A B C"), cells, 1 + rank))
     columns_of_rows.append(Column("time", ("time",), [readable(value, "s") for value in rows["time_s"]]))
     title = f"Reads of A and B and writes of C, by memory level, of one micro-batch{hidden}"
-    return [Text(title), *drawn(fitted(columns_of_rows, width)[0]), Text()]
+    return [Text(title), *fitted_table(columns_of_rows, width), Text()]
 
 
 def work_rows(explanation: Explanation, kind: str, *, everything: bool) -> tuple[pd.DataFrame, str] | str:
@@ -315,7 +315,7 @@ def optimizer_lines(explanation: Explanation, width: int, *, everything: bool) -
         Column("apply", ("update",), [readable(value, "s") for value in rows["apply_grad_time_s"]]),
         Column("apply bytes", ("bytes",), [readable(value, "B") for value in rows["apply_grad_bytes"]], 1),
     ]
-    return [*drawn(fitted(columns_of_groups, width)[0])]
+    return fitted_table(columns_of_groups, width)
 
 
 def children(below: Mapping[Path, float], unit: str, *, everything: bool) -> str:

@@ -17,7 +17,7 @@ from costmodel.machine import System, chip_power, chip_price
 from dse.explaining.measured_gap import IDLE, ComparedTime, MeasuredGap, TraceGap
 from dse.output import ROWS_SHOWN, Report, percent, percent_more, ranked_rate, ranked_time
 from dse.reporting.answers import Line, joined, layout_text, memory_text, numbers_text, question_text, wrapped
-from dse.reporting.design_table import PER_GPU, Column, drawn, fitted, interval_text, thousands
+from dse.reporting.design_table import PER_GPU, Column, columns_of, drawn, fitted_table, interval_text, thousands
 from dse.reporting.designs.changes_report import change_text, relative
 
 
@@ -38,18 +38,13 @@ def pair_report(pair: Any, exceeded: Sequence[str], width: int) -> Report:
     if not pair.parts:
         return [*wrapped([*lines, ("", "No setting that the cost model reads has changed.")], width)]
     said = "Settings changed one after another, the largest effect first; the parts add up to the difference."
-    reached, leads = one["step_time_s"], []
+    reached, rows = one["step_time_s"], []
     for part in pair.parts:
-        reached += part.step_time_change
-        leads.append(readable(reached, "s"))
-    columns = [
-        Column("changed", ("changed",), [flags_text(part) for part in pair.parts], left=True),
-        Column("step", ("step time",), [change_text(p.step_time_change, "s") for p in pair.parts]),
-        Column("share", ("",), [relative(p.step_time_change, one["step_time_s"]) for p in pair.parts], 2),
-        Column("leads to", ("leads to",), leads, 1),
-        Column("memory", ("memory",), [change_text(p.peak_memory_change, "B") for p in pair.parts]),
-    ]
-    return [*wrapped(lines, width), Text(), *wrapped([("", said)], width), Text(), *drawn(columns)]
+        reached, change = reached + part.step_time_change, relative(part.step_time_change, one["step_time_s"])
+        changes = change_text(part.step_time_change, "s"), change, readable(reached, "s")
+        rows.append((flags_text(part), *changes, change_text(part.peak_memory_change, "B")))
+    table = drawn(columns_of(("changed", "step time", "", "leads to", "memory"), rows))
+    return [*wrapped(lines, width), Text(), *wrapped([("", said)], width), Text(), *table]
 
 
 def flags_text(part: Any) -> str:
@@ -100,13 +95,10 @@ def gap_report(gap: MeasuredGap, width: int) -> Report:
         return [*wrapped(lines, width)]
     distance = readable(gap.measured - predicted, "s")
     said = f"Candidate causes, each evaluated alone; closest to the gap of {distance} first:"
-    table = [
-        Column("cause", ("cause",), [cause.name for cause in gap.causes], left=True),
-        Column("step", ("step time",), [readable(cause.step_time, "s") for cause in gap.causes], 1),
-        Column("share", ("of the gap",), [percent(cause.share) for cause in gap.causes]),
-    ]
+    rows = [(cause.name, readable(cause.step_time, "s"), percent(cause.share)) for cause in gap.causes]
+    table = drawn(columns_of(("cause", "step time", "of the gap"), rows))
     checks = [("", f"- {cause.name}: {cause.check}") for cause in gap.causes[1:MOST_CHECKS]]
-    return [*wrapped([*lines, ("", said)], width), Text(), *drawn(table), Text(), *wrapped(checks, width)]
+    return [*wrapped([*lines, ("", said)], width), Text(), *table, Text(), *wrapped(checks, width)]
 
 
 #: Causes whose checks are listed. [-]
@@ -156,25 +148,20 @@ def system_report(one: System, other: System, width: int) -> Report:
     rows = sorted(differing(one, other), key=lambda row: row["quantity"] not in HEADLINE)
     if not rows:
         return [Text(f"Systems {one.name} and {other.name} are alike.")]
-    shown = rows[:ROWS_SHOWN]
     cells = [
-        ["-" if np.isnan(row["values"][at]) else readable(row["values"][at], row["unit"]) for row in shown]
-        for at in (0, 1)
+        (row["quantity"], *("-" if np.isnan(v) else readable(v, row["unit"]) for v in row["values"]), ratio_text(row))
+        for row in rows[:ROWS_SHOWN]
     ]
-    table = [
-        Column("quantity", ("quantity",), [row["quantity"] for row in shown], left=True),
-        Column(one.name, (one.name,), cells[0], 1),
-        Column(other.name, (other.name,), cells[1], 1),
-        Column("ratio", ("ratio",), [ratio_text(row) for row in shown]),
-    ]
+    names = ("quantity", one.name, other.name, "ratio")
+    table = fitted_table(columns_of(names, cells, leave_out={one.name: 1, other.name: 1}), width)
     headline = [f"{ratio_text(row)} x {row['quantity']}" for row in rows if row["quantity"] in HEADLINE]
     text = f"{other.name} has {joined(headline)} of {one.name}." if headline else ""
     count = f"Systems {one.name} and {other.name}: {len(rows)} quantities differ."
-    more = len(rows) - len(shown)
+    more = len(rows) - len(cells)
     return [
         *wrapped([("", part) for part in (text, count) if part], width),
         Text(),
-        *drawn(fitted(table, width)[0]),
+        *table,
         *([Text(f"{more} more: --format json")] if more else []),
     ]
 
@@ -198,14 +185,12 @@ def side_by_side_report(table: Any, width: int) -> Report:
     if table.cheapest is table.fastest:
         best = [("Cheapest and fastest", table.fastest)]
     lines = [(label, _row_text(row)) for label, row in best if row]
-    columns, left_out = fitted(_columns(rows), width)
-    note = [("", f"Too wide to show: {', '.join(left_out)}.")] if left_out else []
     studies = ", ".join(row.plan.study.name for row in rows)
     more = [("", f"Each row is a study, for `dse explain` and `dse export`: {studies}.")]
     sizes = sorted({int(row.plan.study.space.constants["global_batch_size"]) for row in rows})
     text = f"Batches differ ({', '.join(map(str, sizes))} sequences a step); --global-batch-size fixes one."
     head = wrapped([*lines, ("", _whose_dollars(rows)), *([("", text)] if len(sizes) > 1 else [])], width)
-    return [*head, Text(), *drawn(columns), Text(), *wrapped([*note, *absent, *more], width)]
+    return [*head, Text(), *fitted_table(_columns(rows), width), Text(), *wrapped([*absent, *more], width)]
 
 
 def _row_text(row: Any) -> str:
@@ -290,21 +275,18 @@ def trace_report(gap: TraceGap, width: int) -> Report:
     if not gap.kernels:
         text = "No product has the shape of one of the model (record_shapes=True records shapes). Longest kernels:"
     names = [f"{readable(seconds, 's')} {name[:LONGEST]}" for name, seconds in first.longest.items()]
-    last = drawn(columns(gap.kernels, "product")) if gap.kernels else wrapped([("", name) for name in names], width)
-    table = drawn(columns([*gap.parts, gap.hidden], "part"))
+    last = times_table(gap.kernels, "product") if gap.kernels else wrapped([("", name) for name in names], width)
+    table = times_table([*gap.parts, gap.hidden], "part")
     return [*wrapped(lines, width), Text(), *table, Text(), *wrapped([("", text)], width), Text(), *last]
 
 
-def columns(rows: Sequence[ComparedTime], title: str) -> list[Column]:
+def times_table(times: Sequence[ComparedTime], title: str) -> Report:
     """Predicted and measured times of parts or products."""
-    return [
-        Column(title, (title,), [row.name for row in rows], left=True),
-        Column("predicted", ("predicted",), [readable(row.predicted, "s") for row in rows]),
-        Column("measured", ("measured",), [readable(row.measured, "s") for row in rows]),
-        Column("difference", ("difference",), [
-            f"{100 * (row.measured / row.predicted - 1):+.0f} %" if row.predicted else "" for row in rows
-        ]),
-    ]  # fmt: skip
+    rows = []
+    for time in times:
+        difference = f"{100 * (time.measured / time.predicted - 1):+.0f} %" if time.predicted else ""
+        rows.append((time.name, readable(time.predicted, "s"), readable(time.measured, "s"), difference))
+    return drawn(columns_of((title, "predicted", "measured", "difference"), rows))
 
 
 def notes(gap: TraceGap) -> Iterator[str]:

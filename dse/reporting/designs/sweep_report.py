@@ -13,7 +13,7 @@ from rich.text import Text
 from costmodel.formats.quantity import readable
 from dse.output import Record, counted, parameter_text, percent
 from dse.pricing.sweep import NamedDesigns
-from dse.reporting.design_table import Column, drawn, fitted, interval_columns, lines_of, rest_text, varies
+from dse.reporting.design_table import Column, fitted_table, interval_columns, lines_of, rest_text, varies
 from dse.spaces.sections.parameters import Parameter
 
 #: Shown where a design has none.
@@ -33,7 +33,6 @@ def sweep_report(designs: NamedDesigns, width: int, *, most: int | None = None) 
     ]
     if not any(record["reason"] for record in records):
         columns.pop()
-    kept, left_out = fitted(columns, width)
     infeasible = designs.legal - designs.feasible
     illegal = len(designs) - designs.legal
     heading = f"{designs.space.name}: {counted(len(designs), 'design')}, {designs.feasible:,} feasible"
@@ -42,10 +41,9 @@ def sweep_report(designs: NamedDesigns, width: int, *, most: int | None = None) 
     return [
         Text(heading + "."),
         Text(),
-        *drawn([replace(column, cells=column.cells[:most]) for column in kept]),
+        *fitted_table([replace(column, cells=column.cells[:most]) for column in columns], width),
         *([Text(rest_text(len(records), most, "-o sweep.csv writes all"))] if most and len(records) > most else []),
         *alike_lines(designs, records, [p for p in parameters if p not in shown]),
-        *([Text(f"Columns that do not fit: {', '.join(left_out)}")] if left_out else []),
         *rule_lines(records[:most]),
     ]
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from costmodel.formats.quantity import readable
 from dse.output import counted
-from dse.reporting.design_table import Column, columns_of, drawn, fitted, fitted_table
+from dse.reporting.design_table import Column, columns_of, fitted_table
 from dse.validation.comparison import ComparedRow
 from dse.validation.pairs import ComparedPair, pairs_record
 from dse.validation.summary import (
@@ -46,7 +46,7 @@ def pairs_report(pairs: Sequence[ComparedPair], width: int) -> list[RenderableTy
             f"({close / len(known):.0%}); mean difference {record['mean_abs_difference_points']:.1f} points"
         )
         shown += [Text(), Text("Step time after the change over the one before, less 1"), Text()]
-        shown += [*drawn(fitted(columns, width)[0]), Text(), Text(total)]
+        shown += [*fitted_table(columns, width), Text(), Text(total)]
     lacking = [pair for pair in pairs if pair.why_not]
     if lacking:
         shown += [Text(), Text("Pairs that the model cannot express, by missing input"), Text()]

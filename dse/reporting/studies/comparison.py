@@ -6,7 +6,7 @@ report shows the better designs, and the parameters in which the best ones diffe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,15 +21,7 @@ from dse.output import EXPECTED_TIME, STEP_TIME, Report, counted, parameter_text
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate
 from dse.reporting.answers import wrapped
-from dse.reporting.design_table import (
-    Column,
-    columns_of,
-    drawn,
-    fitted,
-    lines_of,
-    parameter_columns,
-    varying_parameters,
-)
+from dse.reporting.design_table import Column, columns_of, fitted_table, lines_of, parameter_columns, varying_parameters
 from dse.reporting.designs.changes_report import relative
 from dse.reporting.study_report import spread
 from dse.searching.study import BaseStudy
@@ -191,7 +183,7 @@ def comparison_report(result: Comparison, width: int) -> Report:
     if not result.feasible[rows].all():
         verdicts = ["fits" if fits else "does not fit" for fits in result.feasible[rows].tolist()]
         columns.append(Column("limits", ("limits",), verdicts, 1, left=True))
-    return [*wrapped([("", text) for text in verdict_texts(result)], width), Text(), *drawn(fitted(columns, width)[0])]
+    return [*wrapped([("", text) for text in verdict_texts(result)], width), Text(), *fitted_table(columns, width)]
 
 
 def verdict_texts(result: Comparison) -> list[str]:
@@ -251,10 +243,7 @@ class StudyPair:
             "joint_front": list(self.shares),
             "hypervolume": list(self.hypervolumes),
             "best": {
-                objective.key: [
-                    {"trial": best_trial.trial, "params": best_trial.params, "value": best_trial.value}
-                    for best_trial in pair
-                ]
+                objective.key: [asdict(best_of_study) for best_of_study in pair]
                 for objective, pair in zip(self.objectives, self.best, strict=True)
             },
         }
@@ -346,11 +335,11 @@ def study_pair_report(pair: StudyPair, width: int) -> Report:
     objective, (first, second) = pair.objectives[0], pair.best[0]
     differing = [row for row in parameter_rows(pair, first, second) if row[1] != row[2]]
     lines: Report = [*wrapped([("", text) for text in pair_texts(pair)], width), Text()]
-    lines += drawn(fitted(columns_of(["", *names], rows), width)[0])
+    lines += fitted_table(columns_of(["", *names], rows), width)
     if not differing:
         return [*lines, Text(), Text(f"The best designs by {objective.name} are alike.")]
     lines += [Text(), Text(f"The best designs by {objective.name} differ in:"), Text()]
-    return [*lines, *drawn(fitted(columns_of(["parameter", *names], differing), width)[0])]
+    return [*lines, *fitted_table(columns_of(["parameter", *names], differing), width)]
 
 
 def pair_texts(pair: StudyPair) -> list[str]:
