@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.text import Text
@@ -92,23 +92,18 @@ def _cell(space: Space, record: Record, name: str) -> str | None:
     """A value of a design for people; None where it has none of this name."""
     if name in record["params"]:
         return space.recorded_by_name[name].shown(record["params"][name])
-    for unit, key in ((unit, key) for key, unit in UNITS.items() if name in (key, bare_name(key, unit))):
-        if key in record["breakdown"]:
-            return column_text(record, key) if unit in ("-", "1/s") else readable(record["breakdown"][key], unit)
-    for derived in space.derived:
-        if name in (derived.name, keyed(derived.name, derived.unit)) and derived.name in record["derived"]:
-            return readable(record["derived"][derived.name], derived.unit)
-    for key, unit, values in _others(space, record):
-        if name in (key, bare_name(key, unit)):
-            return readable(values[key], unit)
+    tables = (
+        (record["breakdown"], UNITS),
+        (record["derived"], {derived.name: derived.unit for derived in space.derived}),
+        (record["values"], {objective.key: objective.unit for objective in space.objectives}),
+        (record["margins"], {limit.key: limit.unit for limit in space.limits}),
+        (record, dict.fromkeys(("step_time_low_s", "step_time_high_s"), "s")),
+    )
+    for values, units in tables:
+        for key, unit in units.items():
+            if key in values and name in (key, bare_name(key, unit), keyed(key, unit)):
+                return column_text(record, key) if units is UNITS else readable(values[key], unit)
     return None
-
-
-def _others(space: Space, record: Record) -> Iterator[tuple[str, str, Any]]:
-    """Objectives, margins and ends of intervals: name in tables, unit, and where it stands."""
-    yield from ((o.key, o.unit, record["values"]) for o in space.objectives if o.key in record["values"])
-    yield from ((one.key, one.unit, record["margins"]) for one in space.limits if one.key in record["margins"])
-    yield from ((key, "s", record) for key in ("step_time_low_s", "step_time_high_s") if key in record)
 
 
 def chosen_frame(space: Space, frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:

@@ -202,63 +202,6 @@ class Details:
         return DecodedDetails(params, stored.attributes, stored.completed, tables, counts)
 
 
-@dataclass(frozen=True)
-class StoredTrials:
-    """Trials of a study, with their stored values."""
-
-    space: Space
-    profile: str
-    columns: TrialColumns
-    values: FloatArray  #: (trials, objectives), NaN where not finite [the unit of each]
-    source: Details
-
-    @cached_property
-    def details(self) -> DecodedDetails:
-        """Details that are stored of the trials."""
-        return self.source.of(self.columns.ids, self.space)
-
-    def frame(self) -> pd.DataFrame:
-        """One row per trial: parameters, derived columns, objectives, margins, breakdown."""
-        import pandas as pd
-
-        space, details = self.space, self.details
-        data: dict[str, Any] = {"trial": self.columns.numbers}
-        data |= details.params
-        objectives = {o.key: self.values[:, column] for column, o in enumerate(space.objectives)}
-        margins = self._numbers(MARGINS, [limit.key for limit in space.limits])
-        breakdown = self._numbers(BREAKDOWN, self.source.keys)
-        for group in (
-            self._numbers(DERIVED, [derived.name for derived in space.derived]),
-            objectives,
-            {f"margin_{name}": column for name, column in margins.items()},
-            breakdown,
-        ):
-            data |= {name: column for name, column in group.items() if name not in data}
-        times = breakdown.get("step_time_s", np.full(len(self.values), np.nan))
-        data |= self.intervals(times)
-        if self.source.evaluated:
-            counts = details.designs_priced
-            data[DESIGNS_PRICED] = counts if None not in counts else pd.array(counts, dtype="Int64")
-        data["feasible"] = self.columns.feasible
-        data["completed"] = details.completed
-        return pd.DataFrame(data)
-
-    def _numbers(self, attribute: str, keys: Sequence[str]) -> dict[str, FloatArray]:
-        """Columns of an attribute that maps names to numbers; NaN where a trial has none."""
-        return number_columns(self.details.tables[attribute], keys)
-
-    def intervals(self, times: FloatArray) -> dict[str, list[Any]]:
-        """Ends of the interval of each step time [s], and its evidence; empty for other profiles."""
-        if self.profile != NATIVE or not self.space.workload.work.reads_system or not len(times):
-            return {}
-        codes = {}
-        for parameter in self.space.parameters:
-            options = self.details.params[parameter.name]
-            known = {value: parameter.code(value) for value in set(options)}
-            codes[parameter.name] = np.array([known[value] for value in options])
-        return {name: column.tolist() for name, column in time_intervals(self.space, codes, times).items()}
-
-
 def decoded_tables(texts: Sequence[str]) -> list[dict[str, float]]:
     """Mappings of names to numbers from their texts, all at once; nothing where there is no text.
 
@@ -340,7 +283,7 @@ class TrialTable:
         """Parameters of each, without its other attributes where they are as stored."""
         if not self.as_stored:
             return [trial.params for trial in self.trials]
-        columns = self.stored().details.params
+        columns = self._stored.params
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     @property
@@ -425,7 +368,7 @@ class TrialTable:
         if not len(self):
             yield pd.DataFrame(columns=self._names())
         elif self.as_stored:
-            yield from (block.stored().frame() for block in self.blocks())
+            yield from (block._frame_of_columns() for block in self.blocks())
         else:
             yield pd.concat([block._frame_of_records() for block in self.blocks()], ignore_index=True)
 
@@ -434,10 +377,44 @@ class TrialTable:
         """True if the stored attributes of each trial are all that tables show of it."""
         return self._details is not None and self.columns.winners is None and not self.space.workloads
 
-    def stored(self) -> StoredTrials:
+    @cached_property
+    def _stored(self) -> DecodedDetails:
         """The stored attributes of the trials; for tables that are `as_stored`."""
         assert self._details is not None
-        return StoredTrials(self.space, self._profile, self.columns, self.values, self._details)
+        return self._details.of(self.columns.ids, self.space)
+
+    def _frame_of_columns(self) -> pd.DataFrame:
+        """One row per trial from its stored attributes: parameters, derived columns, values, margins, breakdown."""
+        import pandas as pd
+
+        assert self._details is not None
+        space, stored, values = self.space, self._stored, self.values
+        data: dict[str, Any] = {"trial": self.numbers, **stored.params}
+        margins = number_columns(stored.tables[MARGINS], [limit.key for limit in space.limits])
+        breakdown = number_columns(stored.tables[BREAKDOWN], self._details.keys)
+        for group in (
+            number_columns(stored.tables[DERIVED], [derived.name for derived in space.derived]),
+            {objective.key: values[:, column] for column, objective in enumerate(space.objectives)},
+            {f"margin_{name}": column for name, column in margins.items()},
+            breakdown,
+        ):
+            data |= {name: column for name, column in group.items() if name not in data}
+        data |= self._intervals(breakdown.get("step_time_s", np.full(len(values), np.nan)))
+        if self._details.evaluated:
+            counts = stored.designs_priced
+            data[DESIGNS_PRICED] = counts if None not in counts else pd.array(counts, dtype="Int64")
+        return pd.DataFrame({**data, "feasible": self.feasible, "completed": stored.completed})
+
+    def _intervals(self, times: FloatArray) -> dict[str, list[Any]]:
+        """Ends of the interval of each step time [s], and its evidence; empty for other profiles."""
+        if self._profile != NATIVE or not self.space.workload.work.reads_system or not len(times):
+            return {}
+        codes = {}
+        for parameter in self.space.parameters:
+            options = self._stored.params[parameter.name]
+            known = {value: parameter.code(value) for value in set(options)}
+            codes[parameter.name] = np.array([known[value] for value in options])
+        return {name: column.tolist() for name, column in time_intervals(self.space, codes, times).items()}
 
     def _frame_of_records(self) -> pd.DataFrame:
         """One row per trial that is loaded with all that is known of it."""
