@@ -205,20 +205,22 @@ def solves_shardings(space: Space) -> bool:
     return "sharding" not in space.by_name and space.constants.get("sharding") == SOLVE
 
 
-def nominal_rate(space: Space) -> float:
+def nominal_rate(space: Space, *, screened: bool = False) -> float:
     """Designs of a space that are evaluated in a second on one core, to the order of magnitude. [1/s]
+
+    With `screened`, the named shardings stand for those that a space solves.
 
     It decides how many designs are evaluated for one trial, so it is not a measurement: the same on every machine.
     """
     usual_rate = space.workload.work.rate
     if space.workloads:
         return float(usual_rate / sum(max(workload.space.outer.inner_count, 1.0) for workload in space.workloads))
-    if solves_shardings(space):
-        return usual_rate / len(ASSIGNMENTS)  # designs are screened with the named shardings
     options = space.by_name["sharding"].options if "sharding" in space.by_name else None
     codes = [space.constants.get("sharding", 0.0)] if options is None else options.tolist()
     machine = {*space.by_name, *(derived.name for derived in space.derived)} & space.system.units().keys()
-    return SOLVED_RATE if machine and {SOLVE, SOLVE_BYTES} & {*codes} else usual_rate
+    if machine and {SOLVE, SOLVE_BYTES} & {*codes} and not (screened and solves_shardings(space)):
+        return SOLVED_RATE
+    return usual_rate / (len(ASSIGNMENTS) if solves_shardings(space) else 1)
 
 
 def machine(space: Space, known: Mapping[str, Any]) -> System:

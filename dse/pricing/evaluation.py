@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, concatenated, layout_of
+from costmodel.columns import FloatArray, concatenated, layout_of
 from costmodel.errors import DseError
 from costmodel.rules.registry import NATIVE
 from costmodel.rules.rules import TRAINING, WorkloadRules
@@ -104,13 +104,6 @@ def untimed_margins(space: Space, columns: Mapping[str, FloatArray], rules: Work
     if any(not Expression.parse(limit.expression).names <= available.keys() | words for limit in space.limits):
         return None
     return _limits(space.limits, available, next(iter(columns.values())).size)[0]
-
-
-def may_fit(space: Space, columns: Mapping[str, FloatArray], rules: WorkloadRules) -> BoolArray:
-    """(points,) Which designs satisfy all limits, without times; all of them where a limit needs times."""
-    margins = untimed_margins(space, columns, rules)
-    points = next(iter(columns.values())).size
-    return np.ones(points, dtype=bool) if margins is None else np.all(margins >= 0, axis=1)
 
 
 def transformer_run(

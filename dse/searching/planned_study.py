@@ -12,7 +12,7 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from dse.fronts import thinned
 from dse.pricing.evaluated import rules_for
-from dse.pricing.evaluation import may_fit, untimed_margins
+from dse.pricing.evaluation import untimed_margins
 from dse.pricing.workers import Workers
 from dse.searching.exact.exact_front import ExactFront, exact_front
 from dse.searching.study import BaseStudy, OtherStudy
@@ -87,7 +87,8 @@ def closest(space: Space) -> Closest:
 
 def fits(space: Space | None) -> bool:
     """True if some legal design satisfies all limits without times; none of no space does."""
-    return space is not None and any(may_fit(space, designs, rules_for(space)).any() for designs in _blocks(space))
+    blocks = () if space is None else (untimed_margins(space, block, rules_for(space)) for block in _blocks(space))
+    return any(margins is None or bool((margins >= 0).all(axis=1).any()) for margins in blocks)
 
 
 def _blocks(space: Space) -> Iterator[dict[str, FloatArray]]:

@@ -20,12 +20,15 @@ from typing import Any, Final, Self
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
-from dse.fronts import low_and_span, non_dominated, shortfalls
+from dse.fronts import FrontIndex, low_and_span, non_dominated, shortfalls
 from dse.spaces.lattice import hashes
 from dse.spaces.sections.parameters import Parameter, Value
 
 #: Trials whose designs are found together.
 BATCH_SIZE: Final = 100
+
+#: Draws of a design, times the number of shares, until one is of a share: few miss it.
+DRAWS_EACH: Final = 8
 
 #: Most designs of the front that are kept, in addition to trials.
 MOST_KEPT: Final = 4096
@@ -55,9 +58,7 @@ class Archive:
 
     def take(self, rows: IntArray | BoolArray) -> Archive:
         """Archive of some of the front's designs."""
-        return replace(
-            self, places=self.places[rows], costs=self.costs[rows], explored=self.explored[rows], sent=self.sent[rows]
-        )
+        return replace(self, **{name: getattr(self, name)[rows] for name in ("places", "costs", "explored", "sent")})
 
     def joined(self, places: FloatArray, costs: FloatArray, *, ties: bool = False) -> Archive:
         """Archive with other designs; those that nothing beats are kept, of equal costs all or the first.
@@ -65,18 +66,16 @@ class Archive:
         Rows with NaN are infeasible.
         """
         rows = np.flatnonzero(non_dominated(costs))
-        fresh = np.zeros(rows.size)
+        rows = rows[~FrontIndex(self.costs).beats(costs[rows])]
+        kept = self.take(~FrontIndex(costs[rows]).beats(self.costs))
         both = replace(
-            self,
-            places=np.concatenate([self.places, places[rows]]),
-            costs=np.concatenate([self.costs, costs[rows]]),
-            explored=np.concatenate([self.explored, fresh]),
-            sent=np.concatenate([self.sent, fresh > 0]),
+            kept,
+            places=np.r_[kept.places, places[rows]],
+            costs=np.r_[kept.costs, costs[rows]],
+            explored=np.r_[kept.explored, np.zeros(rows.size)],
+            sent=np.r_[kept.sent, np.zeros(rows.size, dtype=bool)],
         )
-        kept = np.flatnonzero(non_dominated(both.costs))
-        if not ties:
-            kept = kept[np.sort(np.unique(both.costs[kept], axis=0, return_index=True)[1])]
-        return both.take(kept)
+        return both if ties else both.take(np.sort(np.unique(both.costs, axis=0, return_index=True)[1]))
 
     def thinned(self) -> Archive:
         """At most about `MOST_KEPT` designs: one of each cell of a grid that is as fine as that allows."""
@@ -84,7 +83,6 @@ class Archive:
             return self
         low, span = low_and_span(self.costs)
         scaled = (self.costs - low) / span
-        kept = np.arange(len(scaled))
         for cells in 2 ** np.arange(16, 3, -1):
             first = np.unique(np.floor(scaled * cells), axis=0, return_index=True)[1]
             ends = np.concatenate([np.flatnonzero(self.sent), self.costs.argmin(axis=0)])
@@ -162,8 +160,7 @@ class DesignShare:
     def has(self, columns: Mapping[str, FloatArray]) -> BoolArray:
         """(designs,) Which designs are in this share. [-]"""
         codes = np.stack([columns[p.name] for p in self.parameters], axis=1)
-        inside: BoolArray = hashes(codes) % np.uint64(self.concurrency) == self.number
-        return inside
+        return np.asarray(hashes(codes) % np.uint64(self.concurrency) == self.number)
 
     def has_key(self, key: Sequence[Value]) -> bool:
         """True if a design is among them."""

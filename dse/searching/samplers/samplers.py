@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from costmodel.errors import DseError, suggestion
 from costmodel.rules.rules import WorkloadRules
 from dse.pricing.evaluated import rules_for
-from dse.searching.samplers.archive import BATCH_SIZE, DesignShare, Key, Known
+from dse.searching.samplers.archive import BATCH_SIZE, DRAWS_EACH, DesignShare, Key, Known
 from dse.spaces.sections.parameters import decoded
 from dse.spaces.space import Params, Space
 
@@ -81,9 +81,6 @@ SAMPLERS: Mapping[str, Choice] = {
     "random": Choice("uniform over the legal designs", 50, lambda space, rules, seed: None, concurrency=4),
 }
 DEFAULT_SAMPLER = "screening"
-
-#: Draws of a design, times the number of shares, until one is of a share: few miss it.
-DRAWS_EACH = 8
 
 
 def sampler_choice(name: str) -> Choice:

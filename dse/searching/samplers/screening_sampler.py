@@ -18,7 +18,7 @@ have more that only seem good, and would leave no room to the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from threading import Lock
@@ -36,11 +36,11 @@ from optuna.trial import FrozenTrial
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.rules.rules import WorkloadRules
 from costmodel.training.blocks import ASSIGNMENTS
-from dse.fronts import as_costs, low_and_span, most_dominating, non_dominated
+from dse.fronts import as_costs, low_and_span, most_dominating
 from dse.pricing.evaluated import nominal_rate, rules_for, solves_shardings
-from dse.pricing.evaluation import evaluate, may_fit
+from dse.pricing.evaluation import evaluate, untimed_margins
 from dse.pricing.workers import Jobs
-from dse.searching.samplers.archive import BATCH_SIZE, Archive, DesignShare, Key, Known, least_beaten
+from dse.searching.samplers.archive import BATCH_SIZE, DRAWS_EACH, Archive, DesignShare, Key, Known, least_beaten
 from dse.spaces.lattice import MOST_ROWS, Lattice, hashes
 from dse.spaces.space import Space
 
@@ -55,8 +55,9 @@ CROSSED, FRESH = 0.35, 0.15
 #: Spaces of at most WHOLE times the designs of a batch are evaluated whole.
 WHOLE: Final = 5
 
-#: Most combinations of a large component evaluated for the first batch of a study, over its designs.
-SURVEYED: Final = 20
+#: Most combinations of a large component that the first batch evaluates, over its designs: half of the work of 500
+#: trials. Most combinations whose limits are computed, likewise: five of them take the time of one evaluation.
+SURVEYED, LOOKED_AT = 7, 20
 #: Combinations of other components with which the largest one's are tried, and designs that are tried in all.
 SPREAD, SPREAD_DESIGNS = 256, 4096
 #: Most designs evaluated for polishing, over those of the batch.
@@ -75,10 +76,6 @@ TOLERANCE: Final = 0.02
 #: Logarithm of the factor by which a combination has to seem better.
 LEAST_GAIN: Final = 1e-9
 
-#: Evaluates designs given as places: costs, less is better; and by how much they exceed each limit, as a share of it.
-Evaluate = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
-#: Says of designs, given as places, which satisfy the limits that need no times.
-Fits = Callable[[FloatArray], BoolArray]
 #: Designs, and logarithms of their costs and uses of limits.
 Effects = tuple[FloatArray, FloatArray]
 #: Designs with their costs and violations.
@@ -88,12 +85,9 @@ Evaluated = tuple[FloatArray, FloatArray, FloatArray]
 class Screening:
     """The search for the designs of one batch."""
 
-    def __init__(
-        self, lattice: Lattice, evaluate: Evaluate, fits: Fits, archive: Archive, budget: int, rng: Generator
-    ) -> None:
-        self.lattice = lattice
-        self.evaluate = evaluate
-        self.fits = fits
+    def __init__(self, sampler: ScreeningSampler, archive: Archive, budget: int, rng: Generator) -> None:
+        self.sampler = sampler
+        self.lattice = sampler.lattice
         self.archive = archive
         self.budget = budget
         self.rng = rng
@@ -105,7 +99,7 @@ class Screening:
         self._surveyed: dict[int, Effects] = {}  # by the number of a large component
         self._tables: list[Effects] = []  # of the first design that was polished
         self._nearest: FloatArray = np.empty(0)  #: the design that breaks limits the least, once it was polished
-        self._whole = lattice.space.legal.count <= WHOLE * budget
+        self._whole = sampler.screened is sampler.space and sampler.space.legal.count <= WHOLE * budget
 
     def run(self, reserve: int, starts: FloatArray) -> Archive:
         """Spend the budget; the archive, with `reserve` designs in reserve where the front is small."""
@@ -129,7 +123,7 @@ class Screening:
         """Costs and violations of limits of designs, which are kept where nothing beats them."""
         if not len(places):
             return np.empty((0, self.archive.costs.shape[1])), np.empty((0, 0))
-        costs, excess = self.evaluate(places)
+        costs, excess = self.sampler.evaluated(places)
         self.evaluated += len(places)
         self._all.append((places, *summed(costs, excess)))
         self.archive = self.archive.joined(places, self._all[-1][1], ties=self._whole)
@@ -170,8 +164,6 @@ class Screening:
         most = self.evaluated + POLISHED * self.budget
         for objective in range(self.archive.costs.shape[1]):
             while self.evaluated < most and (here := self._unpolished(objective)) is not None:
-                if self._unsurveyed:
-                    most += self._survey(here)
                 self._noted(self._new(self._combined(here, objective, most)))
         if self._tables and len(self.archive.places):
             self._noted(self._new(self._spread()))
@@ -219,6 +211,8 @@ class Screening:
         places, owners = places[kept], owners[kept]
         logs = logarithms(*self._noted(places))
         effects = [(places[owners == number], logs[owners == number]) for number in range(len(tables))]
+        if self._unsurveyed:
+            self._survey(effects)
         for number, (designs, surveyed) in self._surveyed.items():
             inside = self.lattice.groups == number
             same = np.flatnonzero((designs == best)[:, inside].all(axis=1))[:1]
@@ -228,21 +222,25 @@ class Screening:
                 effects[number] = np.concatenate([near[0], more[0]]), np.concatenate([near[1], more[1]])
         return effects
 
-    def _survey(self, best: FloatArray) -> int:
-        """Evaluate combinations of large components, all that the budget allows, with all else as the best has it.
+    def _survey(self, effects: Sequence[Effects]) -> None:
+        """Evaluate random combinations of large components that may satisfy the limits, all else as the best has it.
 
-        Returns the number of evaluated designs. [-]
+        `effects` has the combinations of other components: the best of them for a limit decides whether it may hold.
         """
-        before, self._unsurveyed = self.evaluated, False
-        components = self.lattice.space.legal.components
-        for number, component in enumerate(components):
+        self._unsurveyed, best, size = False, effects[0][0][0], self.archive.costs.shape[1]
+        for number, component in enumerate(self.lattice.space.legal.components):
             if component.rows > MOST_ROWS:
-                most = min(component.rows, SURVEYED * self.budget)
-                places = self.lattice.with_rows(best, component, self.rng.permutation(component.rows)[:most])
-                if len(components) == 1:  # else other components may satisfy the limits
-                    places = places[self.fits(places)]
-                self._surveyed[number] = places, logarithms(*self._noted(places))
-        return self.evaluated - before
+                loosest = np.tile(best, (effects[0][1].shape[1] - size, 1))
+                for designs, logs in (table for other, table in enumerate(effects) if other != number):
+                    least = designs[logs[:, size:].argmin(axis=0)]
+                    loosest = np.where(least != best, least, loosest)
+                rows, inside = self.rng.permutation(component.rows), self.lattice.groups == number
+                places, most = best[np.newaxis], SURVEYED * self.budget
+                for start in range(0, min(rows.size, LOOKED_AT * self.budget), self.budget):
+                    if len(places) < most:
+                        more = self.lattice.with_rows(best, component, rows[start : start + self.budget])
+                        places = np.concatenate([places, more[self.sampler.fits(more, loosest, inside)]])
+                self._surveyed[number] = places[:most], logarithms(*self._noted(places[:most]))
 
     def _spread(self) -> FloatArray:
         """Other combinations of all components but the largest, each with those of the largest that should be best."""
@@ -390,13 +388,15 @@ class ScreeningSampler(BaseSampler):
         number, archive = memory["batches"], self._archive(memory)
         rng = np.random.default_rng(SeedSequence([self.seed, number]))
         budget = self.designs_per_trial * self.batch_size * (1 if number else FIRST_BATCH)
-        search = Screening(self.lattice, self.evaluated, self.fits, archive, budget, rng)
+        search = Screening(self, archive, budget, rng)
         starts = self._starts[len(self._starts) if self.share else memory["starts"] :][: self.batch_size]
         archive = search.run(RESERVE, starts)
         chosen, archive = self._chosen(archive, starts)
-        missing = self.batch_size - len(chosen)
-        if missing:
-            chosen = np.concatenate([chosen, self.lattice.random(missing, rng)])
+        if missing := self.batch_size - len(chosen):
+            drawn = self.lattice.random(missing * DRAWS_EACH, rng)
+            owners, taken = self._owners(drawn)
+            rows = distinct(np.flatnonzero(self._open(drawn) & ~taken), owners)
+            chosen = np.concatenate([chosen, drawn[np.r_[rows, : len(drawn)][:missing]]])
         attribute = {
             "batches": number + 1,
             "starts": len(self._starts) if self.share else memory["starts"] + len(starts),
@@ -424,23 +424,32 @@ class ScreeningSampler(BaseSampler):
     def evaluated(self, places: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Costs of designs, less is better, and by how much they exceed each limit, as a share of it."""
         columns = self.lattice.columns(places)
-        if self._screened is not self.space:
-            shardings = [self._screened.by_name["sharding"].code(word) for word in ASSIGNMENTS]
+        if self.screened is not self.space:
+            shardings = [self.screened.by_name["sharding"].code(word) for word in ASSIGNMENTS]
             columns = {name: np.tile(column, len(shardings)) for name, column in columns.items()}
             columns["sharding"] = np.repeat(shardings, len(places))
-        evaluation = evaluate(self._screened, columns, rules=self.rules, jobs=self.jobs)
+        evaluation = evaluate(self.screened, columns, rules=self.rules, jobs=self.jobs)
         costs = as_costs(evaluation.values, self._directions)
         times = evaluation.breakdown.columns().get("step_time", costs[:, 0]) + np.where(evaluation.feasible, 0.0, LATE)
         rows = np.arange(len(places))
         rows += np.nan_to_num(times, nan=np.inf).reshape(-1, len(places)).argmin(axis=0) * len(places)
         return costs[rows], evaluation.violations[rows]
 
-    def fits(self, places: FloatArray) -> BoolArray:
-        """(designs,) Which designs satisfy all limits; all where a limit needs times."""
-        return may_fit(self.space, self.lattice.columns(places), self.rules)
+    def fits(self, places: FloatArray, others: FloatArray, inside: BoolArray) -> BoolArray:
+        """(designs,) Which designs satisfy all limits; all where a limit needs times.
+
+        `others` has the parameters that are not `inside`, as places for each limit, (limits, parameters).
+        """
+        fits = np.ones(len(places), dtype=bool)
+        unique, owners = np.unique(others, axis=0, return_inverse=True)
+        for number, other in enumerate(unique):
+            margins = untimed_margins(self.space, self.lattice.columns(np.where(inside, places, other)), self.rules)
+            if margins is not None:
+                fits &= (margins[:, owners.ravel() == number] >= 0).all(axis=1)
+        return fits
 
     @cached_property
-    def _screened(self) -> Space:
+    def screened(self) -> Space:
         """The space in which designs are screened; the best of its shardings counts.
 
         Solving for shardings takes twenty times as long as evaluating one. So designs are screened with the named
@@ -511,19 +520,17 @@ def distinct(rows: IntArray, owners: IntArray) -> IntArray:
 
 def corner(costs: FloatArray) -> FloatArray:
     """Where the hypervolume of a front ends: somewhat beyond its worst values. [the unit of each]"""
-    far: FloatArray = costs.max(axis=0) + BEYOND * low_and_span(costs)[1]
-    return far
+    return np.asarray(costs.max(axis=0) + BEYOND * low_and_span(costs)[1])
 
 
 def evaluated_whole(space: Space) -> bool:
     """True if the first batch of a study evaluates every legal design."""
-    batch = designs_per_trial_of(space) * BATCH_SIZE * FIRST_BATCH
-    return space.legal.count <= WHOLE * batch
+    return space.legal.count <= WHOLE * FIRST_BATCH * BATCH_SIZE * max(1, round(TIME_SHARE * nominal_rate(space)))
 
 
 def designs_per_trial_of(space: Space) -> int:
     """Designs to be evaluated for one trial: the number that takes `TIME_SHARE` at their nominal rate. [-]"""
-    return max(1, round(TIME_SHARE * nominal_rate(space)))
+    return max(1, round(TIME_SHARE * nominal_rate(space, screened=True)))
 
 
 def combined(changes: Sequence[FloatArray], room: FloatArray) -> IntArray:
@@ -533,10 +540,10 @@ def combined(changes: Sequence[FloatArray], room: FloatArray) -> IntArray:
     limit; the first row is that of no change. `room` is the logarithm of the factor to each limit, (limits,). The
     combinations of all components come first, then those of fewer and fewer, without the components of most rows. [-]
     """
-    rows, changes, edges = [], [*changes], [change[non_dominated(change)] for change in changes]
+    rows, changes = [], [*changes]
     for number in np.argsort([-len(change) for change in changes], kind="stable"):
-        rows.append(_least(changes, room, np.r_[1.0, _multipliers(edges, room)]))
-        changes[number] = edges[number] = changes[number][:1]
+        rows.append(_least(changes, room, np.r_[1.0, _multipliers(changes, room)]))
+        changes[number] = changes[number][:1]
     return np.concatenate(rows)
 
 
@@ -561,6 +568,9 @@ def _least(changes: Sequence[FloatArray], room: FloatArray, weights: FloatArray)
 def _multipliers(changes: Sequence[FloatArray], room: FloatArray) -> FloatArray:
     """(limits,) Change of the objective that a change of the use of each limit is worth, by subgradients. [-]"""
     worth = np.zeros(room.size)
+    changes = [
+        change[np.argsort(change[:, 1:].sum(axis=1), kind="stable")] for change in changes
+    ]  # of ties, the least use
     for step in range(DUAL_STEPS):
         weights = np.r_[1.0, worth]
         used = sum(change[(change @ weights).argmin(), 1:] for change in changes)
