@@ -60,14 +60,9 @@ def spaces() -> Iterator[bytes]:
     yield from shipped("spaces")
 
 
-def formulas() -> list[bytes]:
-    """Formulas of spaces."""
-    return [text.encode() for text in cases(__file__, "FORMULAS")]
-
-
-def quantities() -> list[bytes]:
-    """Quantities."""
-    return [text.encode() for text in cases(__file__, "QUANTITIES")]
+def texts(table: str) -> list[bytes]:
+    """Texts of a table of cases: formulas of spaces, quantities, or bandwidths of collectives."""
+    return [text.encode() for text in cases(__file__, table)]
 
 
 def hugging_face() -> Iterator[bytes]:
@@ -100,11 +95,6 @@ def aicb() -> Iterator[bytes]:
     """Workloads."""
     yield SMALL.encode()
     yield b"\n".join(written("aicb").splitlines()[:2])
-
-
-def busbw() -> list[bytes]:
-    """Bandwidths of collectives."""
-    return [text.encode() for text in cases(__file__, "BUSBW")]
 
 
 def dfmodel() -> Iterator[bytes]:

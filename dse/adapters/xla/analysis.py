@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from math import prod
 
 from costmodel.errors import DseError
 from dse.adapters.xla.buffers.eager_order import eager_order
 from dse.adapters.xla.buffers.liveness import Liveness, aliased_outputs, liveness
 from dse.adapters.xla.buffers.reserved_memory import Reserved, needed, reserved
-from dse.adapters.xla.text.module import Computation, Instruction, Module, normalised, reach
+from dse.adapters.xla.text.module import Computation, Instruction, Module, declared_devices, normalised, reach
 from dse.adapters.xla.training.data_flow import Flow, flow
 from dse.adapters.xla.training.messages import Collective, collectives, mesh_axes
 from dse.adapters.xla.training.provenance import Phase, Provenance, TrainingState, phases, training_state
@@ -128,8 +127,7 @@ class Analysis:
 
         Raises `DseError` if a group names a device that the header does not count.
         """
-        header = [self.module.attributes.get(key, "1") for key in ("replica_count", "num_partitions")]
-        counted = prod(int(number) for number in header if number.isdecimal())
+        counted = declared_devices(self.module.attributes)
         keys = ("replica_groups", "source_target_pairs")
         written = {instruction.attributes.get(key) for instruction in self.module.instructions for key in keys}
         try:

@@ -16,13 +16,14 @@ from dse.cli.terminal import say
 def record(
     path: Path, profile: str, asked: bool, options: Mapping[str, Any], note: Callable[[str], None]
 ) -> dict[str, Any]:
-    """The JSON of a module; `options` are `barriers` and `system`."""
-    return ModuleCost.of(path, options.get("barriers", "barrier"), options.get("system")).record()
+    """The JSON of a module; `options` are `barriers`, `system` and `large`."""
+    large = options.get("large", False)
+    return ModuleCost.of(path, options.get("barriers", "barrier"), options.get("system"), large=large).record()
 
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate a compiled program, and write its time and memory."""
-    cost = ModuleCost.of(args.design, args.barriers, args.system)
+    cost = ModuleCost.of(args.design, args.barriers, args.system, large=args.large)
     if cost.system and not args.system:
         say(f"{args.design}: no --system, so evaluated on {USUAL_SYSTEM}")
     if args.format == "html":

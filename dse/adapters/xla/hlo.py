@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,19 +24,25 @@ __all__ = [
 ]  # fmt: skip
 
 
-def load_module(path: Path) -> Module:
-    """The module in a file, which may be compressed by gzip.
+#: Largest text of a module. [B]
+MOST_BYTES: Final = 64 << 20
 
-    Raises `DseError` if the file cannot be read, is not a compiled module, or for the first mistake in it, with its
-    line and token.
+
+def load_module(path: Path, *, large: bool = False) -> Module:
+    """The module in a file, which may be compressed by gzip; if it is `large`, it may take more than 5 s.
+
+    Raises `DseError` if the file cannot be read, is not a compiled module or too large, or for the first mistake in it,
+    with its line and token.
     """
-    encoded = content(path)
+    encoded = content(path, MOST_BYTES + 1)
+    if len(encoded) > MOST_BYTES:
+        raise DseError(f"{path}: more than {MOST_BYTES:,} bytes of text; no more are read")
     try:
         text = encoded.decode("utf-8-sig")
     except UnicodeDecodeError:
         what = other_text(encoded[:HEAD]) or "not a text file; expected HLO as XLA prints it, in UTF-8"
         raise DseError(f"{path}: {what}") from None
-    return parse(text, str(path))
+    return parse(text, str(path), large=large)
 
 
 PROGRAM: Final = KindOfWork(
@@ -47,9 +54,12 @@ WORKS[PROGRAM.name] = PROGRAM
 RULES: Final[Rules[Design]] = Rules(work=PROGRAM, design=Design, cost=lambda run: program_step(run.model, run.system))
 
 
-def program_file(base: Path, name: Any) -> dict[str, Any]:
+def program_file(base: Path, name: Any, *, large: bool = False) -> dict[str, Any]:
     """The model section of a space that runs the program of an HLO module.
 
-    Raises `DseError` if the file is not a module.
+    Raises `DseError` if the file is not a module, or takes more than 5 s and is not said to be `large`.
     """
-    return program_data(program(Analysis(load_module(base / str(name)))))
+    return program_data(program(Analysis(load_module(base / str(name), large=large))))
+
+
+large_program_file: Final = partial(program_file, large=True)

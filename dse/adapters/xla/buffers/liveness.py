@@ -18,25 +18,8 @@ import numpy as np
 
 from costmodel.columns import FloatArray, grouped
 from costmodel.errors import DseError
-from dse.adapters.xla.text.module import (
-    ARITHMETIC,
-    BITS,
-    SOURCES,
-    TRANSCENDENTAL,
-    VIEWS,
-    Computation,
-    Instruction,
-    Module,
-    Shape,
-    array_count,
-    arrays_of,
-    parts,
-    reached,
-    repeated_instructions,
-    replaced,
-    shaped,
-    viewed,
-)
+from dse.adapters.xla.text import module as hlo
+from dse.adapters.xla.text.module import Computation, Instruction, Module, Shape
 
 #: Output -> array among those that are read, each numbered through tuples in order.
 InPlace = dict[int, int]
@@ -44,7 +27,7 @@ InPlace = dict[int, int]
 ALIAS: Final = re.compile(r"\{([\d,\s]*)\}\s*:\s*\(\s*(\d+)\s*(?:,\s*\{([\d,\s]*)\})?")
 
 #: Element of an output from the same element of an operand.
-ELEMENTWISE: Final = (ARITHMETIC | TRANSCENDENTAL | {"copy", "map"}) - {"rng", "rng-bit-generator"}
+ELEMENTWISE: Final = (hlo.ARITHMETIC | hlo.TRANSCENDENTAL | {"copy", "map"}) - {"rng", "rng-bit-generator"}
 
 
 def overwritten(instruction: Instruction) -> InPlace:
@@ -53,7 +36,7 @@ def overwritten(instruction: Instruction) -> InPlace:
     Updates of slices, scatters and reductions over devices overwrite the updated operand, also as the last instruction
     of a fusion; other outputs where ``output_to_operand_aliasing`` has them.
     """
-    opcode = parts(instruction.opcode)[0]
+    opcode = hlo.parts(instruction.opcode)[0]
     in_place: InPlace = {}
     if opcode == "fusion":
         in_place = _fusion_updates(instruction.called[0])
@@ -64,7 +47,7 @@ def overwritten(instruction: Instruction) -> InPlace:
     elif opcode == "all-reduce":
         in_place = {position: position for position in range(len(instruction.operands))}
     elif (opcode == "collective-permute" and len(instruction.operands) == 4) or opcode == "ragged-all-to-all":
-        in_place = {0: array_count(instruction.operands[:1])}
+        in_place = {0: hlo.array_count(instruction.operands[:1])}
     return in_place | written_aliases(instruction)
 
 
@@ -78,7 +61,7 @@ def written_aliases(instruction: Instruction) -> InPlace:
         if int(operand) >= len(instruction.operands):
             raise DseError(f"{instruction.name}: output_to_operand_aliasing: there is no operand {operand}")
         first = _path(written)[:1] or (0,)
-        aliases[first[0]] = array_count(instruction.operands[: int(operand)])
+        aliases[first[0]] = hlo.array_count(instruction.operands[: int(operand)])
     return aliases
 
 
@@ -87,7 +70,7 @@ def _fusion_updates(body: Computation) -> InPlace:
     roots = body.root.operands if body.root.opcode == "tuple" else (body.root,)
     updated = ((output, _updated(root)) for output, root in enumerate(roots))
     return {
-        output: array_count(body.parameters[: int(array.argument)])
+        output: hlo.array_count(body.parameters[: int(array.argument)])
         for output, array in updated
         if array is not None and array.opcode == "parameter"
     }
@@ -136,7 +119,7 @@ def _fusion_may_share(fusion: Instruction, number: int) -> bool:
         return added and any(operand.opcode in ("dot", "convolution") for operand in operands)
     if kind not in ("kLoop", "kInput"):
         return False
-    every = reached([parameter], users.__getitem__)
+    every = hlo.reached([parameter], users.__getitem__)
     return all(
         instruction is parameter or instruction.opcode == "tuple" or instruction.opcode in ELEMENTWISE
         for instruction in every
@@ -166,7 +149,7 @@ def memory_bytes(shape: Shape) -> int:
         return shape.bytes
     dims = [*([1] * (len(sizes) - len(order))), *(shape.dims[dim] for dim in reversed(order))]
     inner = [ceil(dim / size) * size for dim, size in zip(dims[-len(sizes) :], sizes, strict=True)]
-    return ceil(prod(dims[: -len(sizes)]) * prod(inner) * BITS[shape.dtype] / 8)
+    return ceil(prod(dims[: -len(sizes)]) * prod(inner) * hlo.BITS[shape.dtype] / 8)
 
 
 Order: TypeAlias = Callable[[Computation], Sequence[Instruction]]
@@ -175,7 +158,7 @@ Order: TypeAlias = Callable[[Computation], Sequence[Instruction]]
 Tree: TypeAlias = "int | tuple[Tree, ...]"
 
 #: Instructions that use their operands when the arrays inside are used.
-_PASSING: Final = VIEWS | {"call", "while", "conditional"}
+_PASSING: Final = hlo.VIEWS | {"call", "while", "conditional"}
 
 
 @dataclass(slots=True)
@@ -244,18 +227,18 @@ class Liveness:
 
 def liveness(module: Module, order: Order) -> Liveness:
     """Buffers of a program whose computations run their instructions in an order."""
-    run = _Run(order, shares=repeated_instructions(module) > 0)
+    run = _Run(order, shares=hlo.repeated_instructions(module) > 0)
     entry = module.entry
     parameters = [run.made(parameter.shape, parameter, given=True) for parameter in entry.parameters]
     root = run.run(entry, parameters, "")
     aliased = _tie(run, module, parameters, root)
-    for array in arrays_of(tuple(parameters)):
+    for array in hlo.arrays_of(tuple(parameters)):
         if array not in aliased:
             run.arrays[array].end = len(run.ran)
     homes = {run.home(number) for number, array in enumerate(run.arrays) if array.given}
     others = ((number for number in set(touched) if run.home(number) not in homes) for touched in run.touched)
     largest = max((sum(run.arrays[number].bytes for number in numbers) for numbers in others), default=0)
-    return Liveness(tuple(_buffers(run, set(arrays_of(root)), aliased)), tuple(run.ran), largest)
+    return Liveness(tuple(_buffers(run, set(hlo.arrays_of(root)), aliased)), tuple(run.ran), largest)
 
 
 def aliased_outputs(module: Module) -> dict[int, Instruction]:
@@ -300,7 +283,7 @@ def _tie(run: _Run, module: Module, parameters: Sequence[Tree], root: Tree) -> s
     aliased = set()
     for written, number, path in header_aliases(module):
         target, source = reduce(_element, written, root), reduce(_element, path, parameters[number])
-        for one, other in zip(arrays_of(target), arrays_of(source), strict=False):
+        for one, other in zip(hlo.arrays_of(target), hlo.arrays_of(source), strict=False):
             run.join(one, other)
             aliased.add(other)
     return aliased
@@ -347,7 +330,7 @@ class _Run:
         for output, leaf in enumerate(shape.leaves()):
             self.arrays.append(Array(maker, maker, output, memory_bytes(leaf), now, now, given))
         self.parents += range(first, len(self.arrays))
-        made: Tree = shaped(shape, iter(range(first, len(self.arrays))))
+        made: Tree = hlo.shaped(shape, iter(range(first, len(self.arrays))))
         return made
 
     def home(self, number: int) -> int:
@@ -363,7 +346,7 @@ class _Run:
 
     def used(self, tree: Tree) -> None:
         """Note that an instruction reads arrays now."""
-        for leaf in arrays_of(tree):
+        for leaf in hlo.arrays_of(tree):
             self.arrays[leaf].end = max(self.arrays[leaf].end, len(self.ran))
 
     def run(self, computation: Computation, arguments: Sequence[Tree], path: str) -> Tree:
@@ -381,24 +364,24 @@ class _Run:
             if instruction.opcode not in _PASSING:
                 self.used(tuple(operands))
                 laid = written_aliases(instruction)
-                made = [leaf for output, leaf in enumerate(arrays_of(values[instruction])) if output not in laid]
-                self.touched.append([*arrays_of(tuple(operands)), *made])
-            self.ran.append(path + instruction.name if instruction.opcode not in _PASSING | SOURCES else "")
+                made = [leaf for output, leaf in enumerate(hlo.arrays_of(values[instruction])) if output not in laid]
+                self.touched.append([*hlo.arrays_of(tuple(operands)), *made])
+            self.ran.append(path + instruction.name if instruction.opcode not in _PASSING | hlo.SOURCES else "")
         self.used(values[computation.root])
         return values[computation.root]
 
     def viewed(self, instruction: Instruction, operands: Sequence[Tree]) -> Tree:
         """The value of a view, which from now on holds the array that it gives."""
-        value: Tree = viewed(instruction, operands)
+        value: Tree = hlo.viewed(instruction, operands)
         if isinstance(value, int):
             self.arrays[value].holder = instruction
         return value
 
     def value(self, instruction: Instruction, operands: Sequence[Tree], path: str) -> Tree:
         """Arrays that an instruction gives, new ones or those of its operands."""
-        opcode, part = parts(instruction.opcode)
+        opcode, part = hlo.parts(instruction.opcode)
         inner = path + instruction.name + "/"
-        if opcode in VIEWS:
+        if opcode in hlo.VIEWS:
             return self.viewed(instruction, operands)
         if instruction.opcode == "while":
             return self.loop(instruction, operands[0], inner)
@@ -410,10 +393,10 @@ class _Run:
             return self.started(instruction, opcode, operands, inner)
         if part in ("update", "done"):
             return self.finished(instruction, opcode, part, operands[0])
-        made = self.made(instruction.shape, instruction, given=opcode in SOURCES)
-        reads = list(arrays_of(tuple(operands)))
+        made = self.made(instruction.shape, instruction, given=opcode in hlo.SOURCES)
+        reads = list(hlo.arrays_of(tuple(operands)))
         for output, operand_number in overwritten(instruction).items():
-            targets = list(arrays_of(made))
+            targets = list(hlo.arrays_of(made))
             if output < len(targets) and operand_number < len(reads):
                 self.join(targets[output], reads[operand_number])
         return made
@@ -427,7 +410,7 @@ class _Run:
         root = self.run(body, [carried], path)
         result = self.made(instruction.shape, instruction)
         given: dict[int, int] = {}
-        for begun, inside, last, ended in zip(*map(arrays_of, (first, carried, root, result)), strict=True):
+        for begun, inside, last, ended in zip(*map(hlo.arrays_of, (first, carried, root, result)), strict=True):
             self.join(inside, begun)
             self.join(ended, begun)
             if inside == last:
@@ -436,7 +419,7 @@ class _Run:
                 given[ended] = begun
             else:
                 self.join(last, begun)
-        kept: Tree = replaced(result, lambda array: given.get(array, array))
+        kept: Tree = hlo.replaced(result, lambda array: given.get(array, array))
         return kept
 
     def choice(self, instruction: Instruction, operands: Sequence[Tree], path: str) -> Tree:
@@ -447,7 +430,7 @@ class _Run:
         self.used(tuple(operands))
         made = self.made(instruction.shape, instruction)
         for root in roots:
-            for first, second in zip(arrays_of(root), arrays_of(made), strict=False):
+            for first, second in zip(hlo.arrays_of(root), hlo.arrays_of(made), strict=False):
                 self.join(first, second)
         return made
 
@@ -472,5 +455,5 @@ class _Run:
         picked: Tree = whole[0] if opcode == "copy" else whole[min(1, len(whole) - 1)]
         if opcode in ("recv", "send"):
             picked = (whole[0], whole[-1]) if opcode == "recv" else whole[-1]
-        conforms = sum(1 for _ in arrays_of(picked)) == array_count([instruction])
+        conforms = sum(1 for _ in hlo.arrays_of(picked)) == hlo.array_count([instruction])
         return picked if conforms else self.made(instruction.shape, instruction)

@@ -129,9 +129,9 @@ class ModuleCost:
     system: System | None  #: None where the program runs no kernels
 
     @classmethod
-    def of(cls, path: Path, barriers: Barriers, system: str | None) -> Self:
+    def of(cls, path: Path, barriers: Barriers, system: str | None, *, large: bool = False) -> Self:
         """Read a module and a system, by default the usual one. Raises `DseError` if either is wrong."""
-        analysis = hlo.Analysis(hlo.load_module(path))
+        analysis = hlo.Analysis(hlo.load_module(path, large=large))
         try:
             program = hlo.program(analysis)
         except DseError as error:

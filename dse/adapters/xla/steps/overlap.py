@@ -188,7 +188,8 @@ class ProgramTimes:
     @property
     def mfu(self) -> FloatArray:
         """Model FLOPs utilization of the step with overlap. [-]"""
-        return self.breakdown.mfu * (self.breakdown.step_time / self.step)
+        with np.errstate(invalid="ignore"):  # nan of a step that takes no time
+            return self.breakdown.mfu * (self.breakdown.step_time / self.step)
 
 
 def program_times(analysis: Analysis, program: Program, graph: HloGraph, system: System) -> ProgramTimes:

@@ -388,9 +388,10 @@ def _of_chunk(program: Program, system: System, points: int) -> Breakdown:
         "memory_energy": devices * total(cost.memory_energy),
         "link_energy": devices * total(cost.link_energy),
     }
-    return assemble_breakdown(
-        parts, system, world_size=devices, tokens=zero + program.tokens, model_flops=zero + program.model_flops
-    )
+    with np.errstate(divide="ignore", invalid="ignore"):  # a message to the device itself takes no time
+        return assemble_breakdown(
+            parts, system, world_size=devices, tokens=zero + program.tokens, model_flops=zero + program.model_flops
+        )
 
 
 #: Times of kernels; the others are of messages.

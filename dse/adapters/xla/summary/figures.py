@@ -174,11 +174,11 @@ def collectives_by_group(analysis: Analysis) -> dict[str, list[int]]:
     Other groups of the same number and size are distinguished by a further number: ``all-reduce.2x8.2``.
     """
     by_group = grouped(((one.name, one.groups), number) for number, one in analysis.collectives.items())
-    named: dict[str, list[int]] = {}
+    named, times = dict[str, list[int]](), Counter[str]()
     for (kind, groups), places in by_group.items():
         name = f"{kind}.{len(groups)}x{placement(groups).size}"
-        again = sum(other == name or other.startswith(name + ".") for other in named)
-        named[f"{name}.{again + 1}" if again else name] = places
+        times[name] += 1
+        named[f"{name}.{times[name]}" if times[name] > 1 else name] = places
     return named
 
 

@@ -19,22 +19,8 @@ from typing import Final, TypeGuard
 from costmodel.columns import grouped
 from dse.adapters.xla.analysis import Analysis
 from dse.adapters.xla.text.module import Instruction, reached
-from dse.adapters.xla.training.data_flow import (
-    CARRIED,
-    LINEAR,
-    FlowStep,
-    Source,
-    added_to,
-    behind,
-    collected,
-    elementwise,
-    handed_on,
-    hands_on,
-    is_constant,
-    multiplies,
-    passes_on,
-    summed,
-)
+from dse.adapters.xla.training import data_flow
+from dse.adapters.xla.training.data_flow import FlowStep, Source
 from dse.adapters.xla.training.provenance import INPUT, KEPT, Provenance, global_dims, kept_per_element, numbers
 
 Figures = dict[str, int | float | str]
@@ -102,7 +88,11 @@ def _positions(analysis: Analysis, words: Instruction) -> int:
         for reader in readers.get(source, ()):
             whole = reader.instruction.operands[0].shape.dims if reader.opcode == "slice" else ()
             cut = [dim for dim, before in zip(reader.shape.dims, whole, strict=False) if dim < before == length]
-            if not cut and reader.shape.dtype in _TOKENS and (hands_on(reader) or elementwise(reader)):
+            if (
+                not cut
+                and reader.shape.dtype in _TOKENS
+                and (data_flow.hands_on(reader) or data_flow.elementwise(reader))
+            ):
                 yield reader
             else:
                 lengths.add(cut[0] if cut else length)
@@ -190,7 +180,7 @@ class OptimizerRules:
     def changed(self) -> list[Instruction]:
         """Weights that the step changes."""
         updates = self.state.updates
-        return [weight for weight in self.state.weights if isinstance(behind(updates[weight]), FlowStep)]
+        return [weight for weight in self.state.weights if isinstance(data_flow.behind(updates[weight]), FlowStep)]
 
     def name(self) -> str | None:
         """The method's name; None where the rules tell none.
@@ -216,7 +206,7 @@ class OptimizerRules:
         kept = self.state.companions[weight]
         steps_to_weight = self.provenance.led[weight]
         alike = all(kept_per_element(state, weight) for state in kept)
-        if any(map(multiplies, steps_to_weight)):
+        if any(map(data_flow.multiplies, steps_to_weight)):
             return "muon" if len(kept) == 1 and alike else None
         if self._takes_norm(weight):
             return None
@@ -241,7 +231,7 @@ class OptimizerRules:
         factors = (step.reads[:2] for step in steps if step.opcode in ("multiply", "divide"))
         return [
             source for pair in factors if any(rooted.get(factor, 0) for factor in pair)
-            for source in pair if after.get(source, 0) and not rooted.get(source, 0) and not collected(source)
+            for source in pair if after.get(source, 0) and not rooted.get(source, 0) and not data_flow.collected(source)
         ]  # fmt: skip
 
     @cached_property
@@ -250,10 +240,10 @@ class OptimizerRules:
         return bool(self.changed) and all(self._chosen(weight) for weight in self.changed)
 
     def _chosen(self, weight: Instruction) -> bool:
-        new = behind(self.state.updates[weight])
+        new = data_flow.behind(self.state.updates[weight])
         if not isinstance(new, FlowStep) or new.opcode not in ("select", "chosen"):
             return False
-        same = any(behind(source) is weight for source in new.reads[1:])
+        same = any(data_flow.behind(source) is weight for source in new.reads[1:])
         return same and self.provenance.made_of.get(new.reads[0], 0) & (INPUT | KEPT) == KEPT  # as of a step counter
 
     def _takes_norm(self, weight: Instruction) -> bool:
@@ -263,7 +253,9 @@ class OptimizerRules:
             return False
         after = self.provenance.flow.after(squares, again=False)
         return any(
-            after.get(source, 0) and collected(source) for step in self.provenance.led[weight] for source in step.reads
+            after.get(source, 0) and data_flow.collected(source)
+            for step in self.provenance.led[weight]
+            for source in step.reads
         )
 
     def _is_linear(self, weight: Instruction) -> bool:
@@ -272,20 +264,27 @@ class OptimizerRules:
         ends = {weight, *self.state.companions[weight], *gradients}
 
         def is_open(source: Source) -> TypeGuard[FlowStep]:
-            return isinstance(source, FlowStep) and source not in gradients and not collected(source)
+            return isinstance(source, FlowStep) and source not in gradients and not data_flow.collected(source)
 
-        terms = reached([self.state.updates[weight]], lambda source: summed(source) if is_open(source) else ())
+        terms = reached(
+            [self.state.updates[weight]], lambda source: data_flow.summed(source) if is_open(source) else ()
+        )
         return all(
-            self._scales(term) if is_open(term) else term in ends or is_constant(term) or collected(term)
+            self._scales(term)
+            if is_open(term)
+            else term in ends or data_flow.is_constant(term) or data_flow.collected(term)
             for term in terms
         )
 
     @staticmethod
     def _scales(step: FlowStep) -> bool:
         """True if an operation is a sum, or a product with numbers."""
-        if step.opcode not in LINEAR and not passes_on(step):
+        if step.opcode not in data_flow.LINEAR and not data_flow.passes_on(step):
             return False
-        arrays = [not (is_constant(behind(source)) or collected(source)) for source in step.reads]
+        arrays = [
+            not (data_flow.is_constant(data_flow.behind(source)) or data_flow.collected(source))
+            for source in step.reads
+        ]
         if step.opcode == "divide":
             return not arrays[1]
         return step.opcode != "multiply" or sum(arrays) < 2
@@ -301,7 +300,7 @@ class OptimizerRules:
 
     def _is_zero(self, step: FlowStep) -> bool:
         """True if an operation multiplies by zero, as a weight decay that is switched off does."""
-        factors = filter(None, map(behind, step.reads))
+        factors = filter(None, map(data_flow.behind, step.reads))
         return any(
             isinstance(factor, Instruction) and factor.opcode == "constant" and factor.argument in ("0", "-0")
             for factor in factors
@@ -313,7 +312,7 @@ class OptimizerRules:
         while waiting:
             here = waiting.pop()
             for reader in self.provenance.readers.get(here, ()):
-                if reader not in steps or reader in seen or reader.opcode not in LINEAR:
+                if reader not in steps or reader in seen or reader.opcode not in data_flow.LINEAR:
                     continue
                 others = [source for source in reader.reads if source is not here]
                 if reader.opcode in ("add", "subtract"):
@@ -328,10 +327,10 @@ class OptimizerRules:
 
 def _piece(source: Source) -> Source:
     """The parameter that an array is, or is a slice of."""
-    source = behind(source)
+    source = data_flow.behind(source)
     while isinstance(source, FlowStep) and source.opcode in ("slice", "dynamic-slice"):
-        source = behind(source.reads[0])
-    if isinstance(source, FlowStep) and passes_on(source):
+        source = data_flow.behind(source.reads[0])
+    if isinstance(source, FlowStep) and data_flow.passes_on(source):
         pieces = {_piece(read) for read in source.reads}
         return next(iter(pieces)) if len(pieces) == 1 else source
     return source
@@ -390,7 +389,7 @@ class _Sums:
     @cached_property
     def loops(self) -> Mapping[tuple[str, ...], list[FlowStep]]:
         """Loops -> the arrays that they change from run to run."""
-        carried = (step for step in self.flow.steps if step.opcode == CARRIED and len(step.reads) > 1)
+        carried = (step for step in self.flow.steps if step.opcode == data_flow.CARRIED and len(step.reads) > 1)
         return grouped((step.body, step) for step in carried)
 
     @cached_property
@@ -429,10 +428,12 @@ class _Sums:
             if not isinstance(source, FlowStep):
                 return ()
             if source.opcode == "add" or source.opcode in _ACROSS:
-                return map(behind, source.reads)
-            return map(behind, source.reads[1:] if source.opcode == "select" else (added_to(source),))
+                return map(data_flow.behind, source.reads)
+            return map(
+                data_flow.behind, source.reads[1:] if source.opcode == "select" else (data_flow.added_to(source),)
+            )
 
-        terms = set(reached([behind(carried.reads[1])], before))
+        terms = set(reached([data_flow.behind(carried.reads[1])], before))
         return carried in terms and len(terms) > 2
 
     def _independent(self, body: tuple[str, ...], carried: list[FlowStep]) -> bool:
@@ -440,7 +441,7 @@ class _Sums:
         marks = {step: 1 for step in carried if step.shape.size > 1 and "f" in step.shape.dtype}
         after = self.flow.after(marks, again=False)
         inside = (step for step in self.flow.steps if step.loops[: len(body)] == body)
-        factors = (source for step in inside if multiplies(step) for source in step.reads[:2])
+        factors = (source for step in inside if data_flow.multiplies(step) for source in step.reads[:2])
         return not any(after.get(source, 0) for source in factors)
 
     @cached_property
@@ -459,11 +460,11 @@ class _Sums:
         """True if an updated array is only added to, and has no other use."""
         readers: dict[Source, list[FlowStep]] = {}
         for step in self.flow.steps:
-            if behind(step) is step:  # else it hands on its operands
-                for source in dict.fromkeys(behind(source) for source in step.reads):
+            if data_flow.behind(step) is step:  # else it hands on its operands
+                for source in dict.fromkeys(data_flow.behind(source) for source in step.reads):
                     readers.setdefault(source, []).append(step)
         for array, new in self.updates.items():
-            total = behind(new)
+            total = data_flow.behind(new)
             adds = isinstance(total, FlowStep) and total.opcode == "add"
             if array.shape.dims and adds and readers.get(array) == [total] and total not in readers:
                 return True
@@ -474,7 +475,7 @@ class _Sums:
         squares = self.provenance.squares.items()
         marks = {step: self._of_gradients(factor) for factor, steps in squares for step in steps}
         squared = self.flow.after(marks, again=False)
-        norms = [step for step in self.flow.steps if collected(step) and squared.get(step, 0) == self.every]
+        norms = [step for step in self.flow.steps if data_flow.collected(step) and squared.get(step, 0) == self.every]
         after = self.flow.after(dict.fromkeys(norms, 1), again=False)
         with_gradients = (weight for weight, bit in self.provenance.weights.items() if self.every >> bit & 1)
         return all(after.get(self.updates[weight], 0) for weight in with_gradients)
@@ -491,6 +492,6 @@ class _Sums:
         def before(step: Source) -> Sequence[Source]:
             if not isinstance(step, FlowStep) or step.shape.size <= 1 or own(step):
                 return ()
-            return handed_on(step) if elementwise(step) or hands_on(step) else ()
+            return data_flow.handed_on(step) if data_flow.elementwise(step) or data_flow.hands_on(step) else ()
 
         return reduce(int.__or__, map(own, reached([source], before)), 0)

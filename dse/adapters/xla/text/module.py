@@ -430,6 +430,25 @@ def _mesh(axes: str, device_ids: str | None, used: str) -> Groups:
     return tuple(map(tuple, ids.reshape(dims).transpose([*across, *along]).reshape(-1, size).tolist()))
 
 
+def declared_devices(header: Mapping[str, str]) -> int:
+    """Devices that the header of a module counts; at least 1. [-]"""
+    written = [header.get(key, "1") for key in ("replica_count", "num_partitions")]
+    return prod(int(number) for number in written if number.isdecimal()) or 1
+
+
+def work_units(instruction: Instruction, devices: int) -> float:
+    """Work to evaluate an instruction, by its arrays, operands and listed devices; a plain one has about 1.3. [-]
+
+    `devices` are those of collectives that list none.
+    """
+    written = instruction.attributes.get("replica_groups") or instruction.attributes.get("source_target_pairs", "")
+    sizes = [int(size) for _, size in _AXIS.findall(written)] or _numbers(written.partition("]")[0])
+    listed = prod(sizes) if "[" in written else written.count(",")
+    opcode, shapes = parts(instruction.opcode)[0], array_count([instruction]) + len(instruction.operands)
+    slow = opcode in COLLECTIVES | {"convolution", "custom-call", "dot"} or bool(instruction.called)
+    return 1 + slow + shapes / 10 + (listed or devices * (opcode in COLLECTIVES)) / 25
+
+
 def placement(groups: Groups) -> GroupPlacement:
     """Where the largest groups lie.
 
@@ -447,11 +466,15 @@ def connected(groups: Iterable[Sequence[int]]) -> list[frozenset[int]]:
     >>> connected([(0, 1), (2, 3), (1, 3), (4, 5)])
     [frozenset({0, 1, 2, 3}), frozenset({4, 5})]
     """
-    merged: list[frozenset[int]] = []
+    part_of = dict[int, set[int]]()
     for group in groups:
-        joined = frozenset(group).union(*(other for other in merged if not other.isdisjoint(group)))
-        merged = [other for other in merged if other.isdisjoint(group)] + [joined]
-    return merged
+        joined = {id(part): part for part in map(part_of.get, group) if part}.values()
+        largest = max(joined, key=len, default=set[int]())
+        for part in (set(group), *joined):
+            if part is not largest:
+                largest |= part
+                part_of |= dict.fromkeys(part, largest)
+    return [frozenset(part) for part in {id(part): part for part in part_of.values()}.values()]
 
 
 def reach(groups: Iterable[Sequence[int]]) -> int:

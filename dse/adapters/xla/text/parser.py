@@ -12,29 +12,18 @@ from dataclasses import replace
 from math import prod
 from typing import Final, NoReturn
 
-from costmodel.errors import DseError, suggestion
-from dse.adapters.xla.text.module import (
-    BITS,
-    COLLECTIVES,
-    KNOWN,
-    TABLES,
-    Computation,
-    Instruction,
-    Module,
-    Shape,
-    custom_call_target,
-    parts,
-    size_problem,
-)
+from costmodel.errors import DseError, ParameterError, suggestion
+from dse.adapters.xla.text import module as hlo
+from dse.adapters.xla.text.module import Computation, Instruction, Module, Shape
 
 #: Bytes at the start of a file that determine its kind. [B]
 HEAD: Final = 1 << 16
 #: How a program that one device runs is printed.
-_PRINT: Final = TABLES["print"]
+_PRINT: Final = hlo.TABLES["print"]
 #: Beginnings of files that are not compiled modules, and a description of each kind.
 _PATTERNS: Final = tuple(
-    (re.compile(pattern.replace("{MLIR}", TABLES["mlir"]).encode("latin-1")), what.format(print=_PRINT))
-    for pattern, what in TABLES["other_texts"]
+    (re.compile(pattern.replace("{MLIR}", hlo.TABLES["mlir"]).encode("latin-1")), what.format(print=_PRINT))
+    for pattern, what in hlo.TABLES["other_texts"]
 )
 
 #: A sharding that splits an array: among more than the copies that its last dimension may stand for.
@@ -60,9 +49,9 @@ def partition_problem(module: Module) -> str | None:
     if module.is_scheduled:
         return None
     every = list(module.instructions)
-    marked = any(_SPLITTING.fullmatch(custom_call_target(instruction)) for instruction in every)
+    marked = any(_SPLITTING.fullmatch(hlo.custom_call_target(instruction)) for instruction in every)
     split = any(_is_split(instruction) for instruction in every)
-    exchanging = any(parts(instruction.opcode)[0] in COLLECTIVES for instruction in every)
+    exchanging = any(hlo.parts(instruction.opcode)[0] in hlo.COLLECTIVES for instruction in every)
     if marked or (split and not exchanging):
         return f"is not split among its devices yet: arrays are those of all together; {_PRINT}"
     return None
@@ -77,6 +66,8 @@ def _is_split(instruction: Instruction) -> bool:
 
 #: Most elements of an array, far more than any memory has; most brackets within each other; most instructions.
 LARGEST, DEEPEST, MOST_INSTRUCTIONS = 10**18, 1000, 1_000_000
+#: Work that fits into 5 s: `work_units` of instructions, and characters in one unit. [-]
+MOST_WORK, CHARACTERS = 20_000, 1000
 _STRING: Final = r'"(?:[^"\\]|\\.)*+"'
 _STRING_OR_COMMENT: Final = re.compile(rf"{_STRING}|/\*.*?\*/", re.DOTALL)
 _BRACKET: Final = re.compile(rf"{_STRING}|[\"(){{}}\[\]]", re.DOTALL)
@@ -99,7 +90,7 @@ def without_comments(text: str) -> str:
     )
 
 
-_OPERANDS, _FEWEST, _CALLED = (TABLES[key] for key in ("operands", "fewest_operands", "called"))
+_OPERANDS, _FEWEST, _CALLED = (hlo.TABLES[key] for key in ("operands", "fewest_operands", "called"))
 
 
 def problem(instruction: Instruction) -> str | None:
@@ -160,17 +151,18 @@ _PIECES: Final = re.compile(
 _CALLEE: Final = re.compile(_NAME)
 
 
-def parse(text: str, name: str) -> Module:
+def parse(text: str, name: str, *, large: bool = False) -> Module:
     """The module that a text of XLA describes; `name` is that of the text in messages.
 
-    Raises `DseError` for the first mistake, with its line and token; or for a text that is not a compiled module, with
-    a description of it.
+    Raises `DseError` for the first mistake, with its line and token; for a text that is not a compiled module, with a
+    description of it; or for one that takes more than 5 s to evaluate, unless it may be `large`.
     """
     encoded = text.encode()
     other = other_text(encoded[:HEAD])
     if other:
         raise DseError(f"{name}: {other}")
-    parser = _Parser(text, name)
+    parser = _Parser(text, name, MOST_INSTRUCTIONS if large else MOST_WORK)
+    parser.spend(len(text) / CHARACTERS)
     endless = _LONG_NUMBER.search(parser.text)
     if endless:
         parser.fail("a number longer than any", endless.start())
@@ -178,6 +170,9 @@ def parse(text: str, name: str) -> Module:
         module = parser.module(hashlib.sha256(encoded).hexdigest(), len(encoded))
     except RecursionError:
         parser.fail("nested too deeply")
+    if not hlo.repeated_instructions(module):
+        parser.spent = len(text) / CHARACTERS
+        parser.spend(sum(len(computation.instructions) * times for computation, times in hlo.runs_of(module).items()))
     whole = partition_problem(module)
     if whole:
         raise DseError(f"{name}: {whole}")
@@ -189,7 +184,7 @@ _METADATA: Final = re.compile(rf", metadata=\{{(?:[^{{}}\"]|{_STRING})*+\}}")
 _OP_NAME: Final = re.compile(rf"op_name={_STRING}")
 #: Calls whose computations show the names of their instructions; instructions that read their own name.
 _SHOWING: Final = re.compile(r"(?:call|while|conditional|async-start)\([^\n]*")
-_NAMED: Final = COLLECTIVES | {"async", "call", "conditional", "while"}
+_NAMED: Final = hlo.COLLECTIVES | {"async", "call", "conditional", "while"}
 _PRODUCTS: Final = frozenset(("convolution(", "dot(", "ragged-dot(", "scaled-dot("))
 _MADE: Final = re.compile(r"%([A-Za-z_][\w.\-]*) = ")
 _USED: Final = re.compile(r"%([A-Za-z_][\w.\-]*)")
@@ -199,7 +194,7 @@ _WORD: Final = re.compile(r"[A-Za-z_][\w.\-]*+\(?")
 class _Parser:
     """Reads the computations of one module, each after those that it runs; those that differ in names alone once."""
 
-    def __init__(self, text: str, name: str) -> None:
+    def __init__(self, text: str, name: str, room: float) -> None:
         self.text = without_comments(text)
         self.name = name
         self.at = 0
@@ -210,7 +205,10 @@ class _Parser:
         self.shown = {name for call in _SHOWING.findall(self.text) for name in _CALLEE.findall(call)}
         self.shares = "ENTRY" in self.text  # else the last computation shows its names
         self.sizes: dict[Computation, tuple[int, int]] = {}
+        self.searched = 0  # end of the text in which a line that closes a computation was looked for
         self.total = 0  # instructions of the computations so far
+        self.room, self.spent = room, 0.0  # units of work
+        self.devices = 1
 
     def fail(self, problem: str, at: int | None = None) -> NoReturn:
         """Report a problem at a position, by default the present one.
@@ -222,6 +220,19 @@ class _Parser:
         token = _TOKEN.match(self.text, at)
         shown = f"{token[0][:80]!r}" if token and token[0] else "the end of the text"
         raise DseError(f"{self.name}: line {line}: {shown}: {problem}")
+
+    def spend(self, units: float) -> None:
+        """Count work, up to the room for it."""
+        self.spent += units
+        if self.spent > self.room:
+            lifted = (
+                "that fit into 5 s; add {large} (in spaces: large_hlo)" if self.room == MOST_WORK else "of any program"
+            )
+            line = self.text.count("\n", 0, self.at) + 1
+            raise ParameterError(
+                f"{self.name}: {len(self.text):,} characters: more than the {self.room:,.0f} units of work {lifted}; "
+                f"reading ended on line {line:,}"
+            )
 
     def skip_space(self) -> int:
         """Go on to the next character that is not a blank."""
@@ -296,8 +307,8 @@ class _Parser:
 
     def _array(self, match: re.Match[str]) -> Shape:
         dtype, dims = match[1], match[2].strip()
-        if dtype not in BITS:
-            self.fail(f"unknown type of element; known: {', '.join(BITS)}", match.start())
+        if dtype not in hlo.BITS:
+            self.fail(f"unknown type of element; known: {', '.join(hlo.BITS)}", match.start())
         try:
             sizes = tuple(int(dim.replace("<=", "")) for dim in dims.split(",")) if dims else ()
         except ValueError:
@@ -310,6 +321,9 @@ class _Parser:
         """Module of the whole text: its header, tables, computations and entry."""
         name = self.expect(_HEAD, "'HloModule' and a name")[1]
         attributes = self.attributes()
+        self.devices = hlo.declared_devices(attributes)
+        if self.devices > hlo.MOST_DEVICES:
+            self.fail(f"{self.devices:,} devices; at most {hlo.MOST_DEVICES:,} are read")
         while self.match(_TABLE):
             pass
         entry: Computation | None = None
@@ -335,6 +349,7 @@ class _Parser:
             self.expect(_ARROW, "'->' and a shape")
             result = self.shape()
         self.expect(_OPEN, "'{'")
+        self.spend(1)
         shared = self.shares and not head[1] and name not in self.shown
         computation = self.shared(name) if shared else self.body(name)
         if result is not None and result != computation.root.shape:
@@ -342,7 +357,7 @@ class _Parser:
         self.total += len(computation.instructions)
         if self.total > MOST_INSTRUCTIONS:
             self.fail(f"more than {MOST_INSTRUCTIONS:,} instructions", head.start(2))
-        wrong = size_problem(computation, self.sizes, self.total)
+        wrong = hlo.size_problem(computation, self.sizes, self.total)
         if wrong:
             self.fail(f"{name}: {wrong}", head.start(2))
         self.attributes()
@@ -351,7 +366,10 @@ class _Parser:
 
     def shared(self, name: str) -> Computation:
         """A computation with the instructions of an equal one, if the text has one before."""
+        if self.at < self.searched:
+            return self.body(name)
         end = self.text.find("\n}", self.at) + 2
+        self.searched = end if end > 1 else len(self.text)
         body = self.text[self.at : end]
         form = self.form(body)
         equal = self.forms.get(form) if form else None
@@ -371,7 +389,7 @@ class _Parser:
         others = [self.equal.get(name) for name in names if name not in made]
         nameless = _USED.sub("%", written)
         words = {*_WORD.findall(nameless)}
-        named = any(parts(word[:-1])[0] in _NAMED for word in words)
+        named = any(hlo.parts(word[:-1])[0] in _NAMED for word in words)
         if '"' in written or None in others or named or not words.isdisjoint(made):
             return None
         passes = ["transpose(" in body] if words.isdisjoint(_PRODUCTS) else _OP_NAME.findall(body)
@@ -406,8 +424,8 @@ class _Parser:
         """Instruction from its shape on: the text after ``name =``."""
         shape = self.shape()
         opcode = self.expect(_OPCODE, "an instruction and its operands")
-        if opcode[1] not in KNOWN and parts(opcode[1])[0] not in KNOWN:
-            self.fail(f"unknown instruction{suggestion(opcode[1], KNOWN)}", opcode.start(1))
+        if opcode[1] not in hlo.KNOWN and hlo.parts(opcode[1])[0] not in hlo.KNOWN:
+            self.fail(f"unknown instruction{suggestion(opcode[1], hlo.KNOWN)}", opcode.start(1))
         argument, operands = "", tuple[Instruction, ...]()
         if opcode[1] in ("constant", "parameter"):
             argument = self.argument(opcode[1])
@@ -417,6 +435,7 @@ class _Parser:
         attributes = self.attributes()
         called = self.called(attributes, start)
         instruction = Instruction(name, shape, opcode[1], operands, argument, attributes, called)
+        self.spend(hlo.work_units(instruction, self.devices))
         wrong = problem(instruction)
         if wrong:
             self.fail(wrong, opcode.start(1))
@@ -482,7 +501,7 @@ class _Parser:
     def called(self, attributes: dict[str, str], at: int) -> tuple[Computation, ...]:
         """The computations that attributes name."""
         called: list[Computation] = []
-        for key in TABLES["callees"].split():
+        for key in hlo.TABLES["callees"].split():
             for name in _CALLEE.findall(attributes[key]) if key in attributes else ():
                 if name not in self.computations:
                     end = self.text.find(name, at)

@@ -12,23 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Final, TypeAlias, TypeVar, cast
 
-from dse.adapters.xla.text.module import (
-    ARITHMETIC,
-    CALLING,
-    TRANSCENDENTAL,
-    VIEWS,
-    Computation,
-    Instruction,
-    Module,
-    Shape,
-    arrays_of,
-    custom_call_target,
-    output_shape,
-    parts,
-    repeated_instructions,
-    shaped,
-    viewed,
-)
+from dse.adapters.xla.text import module as hlo
+from dse.adapters.xla.text.module import Computation, Instruction, Module, Shape
 from dse.adapters.xla.work.kernel_graph import HloGraph
 from dse.adapters.xla.work.matrix_products import is_product
 
@@ -117,10 +102,10 @@ class Flow:
 def flow(module: Module, graph: HloGraph) -> Flow:
     """Steps of a module's entry and of all that it runs, each a part of one of its kernels."""
     places = {kernel.name: index for index, kernel in enumerate(graph.kernels)}
-    walk = _Walk(places, share=repeated_instructions(module) > 0)
-    parameters = [shaped(parameter.shape, repeat(parameter)) for parameter in module.entry.parameters]
+    walk = _Walk(places, share=hlo.repeated_instructions(module) > 0)
+    parameters = [hlo.shaped(parameter.shape, repeat(parameter)) for parameter in module.entry.parameters]
     root = walk.run(module.entry, parameters, _Around())
-    return Flow(walk.steps, list(arrays_of(root)))
+    return Flow(walk.steps, list(hlo.arrays_of(root)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,16 +143,16 @@ class _Walk:
 
     def _value(self, instruction: Instruction, operands: Sequence[_Value], around: _Around) -> _Value:
         """Value that an instruction gives, with steps for the arrays that it makes."""
-        opcode, part = parts(instruction.opcode)
+        opcode, part = hlo.parts(instruction.opcode)
         if opcode in _NOTHING or opcode == "constant":
-            return cast(_Value, shaped(instruction.shape, repeat(None if opcode in _NOTHING else instruction)))
-        if opcode == "get-tuple-element" or (instruction.shape.is_tuple and opcode in VIEWS | {"copy"}):
-            return cast(_Value, viewed(instruction, operands))
+            return cast(_Value, hlo.shaped(instruction.shape, repeat(None if opcode in _NOTHING else instruction)))
+        if opcode == "get-tuple-element" or (instruction.shape.is_tuple and opcode in hlo.VIEWS | {"copy"}):
+            return cast(_Value, hlo.viewed(instruction, operands))
         if part in ("update", "done"):
             whole = operands[0]
             return (whole[0], whole[-1]) if opcode == "recv" and isinstance(whole, tuple) else whole
         kernel = self.places.get(around.path + instruction.name) if around.kernel is None else around.kernel
-        if opcode not in CALLING and opcode != "fusion":
+        if opcode not in hlo.CALLING and opcode != "fusion":
             return self._made(instruction, opcode, operands, kernel, around.loops)
         inside = replace(around, path=f"{around.path}{instruction.name}/")
         if opcode == "fusion":
@@ -182,7 +167,7 @@ class _Walk:
         self, made_by: Instruction, opcode: str, operands: Sequence[_Value], kernel: int | None, loops: tuple[str, ...]
     ) -> _Value:
         """A step for each array that an instruction gives."""
-        reads, shape = list(arrays_of(tuple(operands))), output_shape(made_by)
+        reads, shape = list(hlo.arrays_of(tuple(operands))), hlo.output_shape(made_by)
         outputs = list(shape.leaves())
         apart = opcode in _ONE_BY_ONE and len(outputs) == len(reads)
         made = [
@@ -190,21 +175,21 @@ class _Walk:
             for output, leaf in enumerate(outputs)
         ]
         self.steps += made
-        return cast(_Value, shaped(shape, iter(made)))
+        return cast(_Value, hlo.shaped(shape, iter(made)))
 
     def _loop(self, instruction: Instruction, first: _Value, inside: _Around) -> _Value:
         """A loop: each array that it carries is its initial value, or the one that the body makes."""
         condition, body = instruction.called
         carried = [
             FlowStep(None, CARRIED, shape, instruction, output, (source,), inside.loops)
-            for output, (shape, source) in enumerate(zip(instruction.shape.leaves(), arrays_of(first), strict=True))
+            for output, (shape, source) in enumerate(zip(instruction.shape.leaves(), hlo.arrays_of(first), strict=True))
         ]
         self.steps += carried
-        state = shaped(instruction.shape, iter(carried))
+        state = hlo.shaped(instruction.shape, iter(carried))
         inside = replace(inside, loops=(*inside.loops, inside.path))
         self.run(condition, [state], inside)
         last = self.run(body, [state], inside)
-        made = list(arrays_of(last))
+        made = list(hlo.arrays_of(last))
         changed = [behind(source) is not step for step, source in zip(carried, made, strict=True)]
         for step, source, is_new in zip(carried, made, changed, strict=True):
             step.body = inside.loops
@@ -217,9 +202,9 @@ class _Walk:
 
     def _choice(self, instruction: Instruction, operands: Sequence[_Value], inside: _Around) -> _Value:
         """A choice: each array is the value of one of the branches."""
-        by = tuple(arrays_of(operands[0]))
+        by = tuple(hlo.arrays_of(operands[0]))
         given = [
-            list(arrays_of(self.run(branch, [operand], inside)))
+            list(hlo.arrays_of(self.run(branch, [operand], inside)))
             for branch, operand in zip(instruction.called, operands[1:], strict=True)
         ]
         chosen = [
@@ -227,7 +212,7 @@ class _Walk:
             for output, (shape, *sources) in enumerate(zip(instruction.shape.leaves(), *given, strict=True))
         ]
         self.steps += chosen
-        return cast(_Value, shaped(instruction.shape, iter(chosen)))
+        return cast(_Value, hlo.shaped(instruction.shape, iter(chosen)))
 
 
 #: Instructions that change the layout of, cut, join or pass on their operands.
@@ -250,7 +235,7 @@ _SORTING: Final = re.compile(r"top_?k|sort|partialreduce", re.IGNORECASE)
 
 def passes_on(step: FlowStep) -> bool:
     """True if an operation is a call of the compiler that computes nothing."""
-    return bool(_PASSING.search(custom_call_target(step.instruction)))
+    return bool(_PASSING.search(hlo.custom_call_target(step.instruction)))
 
 
 def multiplies(step: FlowStep) -> bool:
@@ -260,13 +245,13 @@ def multiplies(step: FlowStep) -> bool:
     """
     if is_product(step.instruction):
         return step.output == 0
-    return bool(_MULTIPLYING.search(custom_call_target(step.instruction))) and not passes_on(step)
+    return bool(_MULTIPLYING.search(hlo.custom_call_target(step.instruction))) and not passes_on(step)
 
 
 def picks(step: FlowStep) -> bool:
     """True if an operation sorts, or finds the largest elements with their positions."""
     finds = step.opcode == "reduce" and len(step.instruction.operands) > 2
-    return finds or step.opcode in ("sort", "topk") or bool(_SORTING.search(custom_call_target(step.instruction)))
+    return finds or step.opcode in ("sort", "topk") or bool(_SORTING.search(hlo.custom_call_target(step.instruction)))
 
 
 def hands_on(step: FlowStep) -> bool:
@@ -276,7 +261,7 @@ def hands_on(step: FlowStep) -> bool:
 
 def elementwise(step: FlowStep) -> bool:
     """True if each output element depends on the operand elements at the same position."""
-    return step.opcode in ARITHMETIC or step.opcode in TRANSCENDENTAL or step.opcode == "clamp"
+    return step.opcode in hlo.ARITHMETIC or step.opcode in hlo.TRANSCENDENTAL or step.opcode == "clamp"
 
 
 def handed_on(step: FlowStep) -> Sequence[Source]:

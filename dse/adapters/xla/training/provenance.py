@@ -24,22 +24,8 @@ import numpy as np
 from costmodel.columns import grouped
 from dse.adapters.xla.buffers.liveness import aliased_outputs
 from dse.adapters.xla.text.module import Instruction, Module, reached
-from dse.adapters.xla.training.data_flow import (
-    CARRIED,
-    LINEAR,
-    MOVING,
-    Flow,
-    FlowStep,
-    Source,
-    added_to,
-    behind,
-    elementwise,
-    handed_on,
-    hands_on,
-    multiplies,
-    square_factor,
-    summed,
-)
+from dse.adapters.xla.training import data_flow
+from dse.adapters.xla.training.data_flow import Flow, FlowStep, Source
 from dse.adapters.xla.work.kernel_graph import HloGraph, HloKernel
 from dse.adapters.xla.work.matrix_products import product_instructions
 
@@ -85,7 +71,7 @@ def training_state(module: Module, flow: Flow) -> TrainingState:
     bits = {array: 1 << bit for bit, array in enumerate(arrays)}
     after = flow.after(bits, again=False)
     decided = {array: after.get(updates[array], 0) for array in arrays}
-    used = reduce(int.__or__, (after.get(step, 0) for step in flow.steps if multiplies(step)), 0)
+    used = reduce(int.__or__, (after.get(step, 0) for step in flow.steps if data_flow.multiplies(step)), 0)
     multiplied = [array for array in summed_up if used & bits[array]]
     weights = _trained(multiplied, bits, decided)
     rest = [array for array in arrays if array not in weights]
@@ -134,8 +120,8 @@ def _updates(module: Module, flow: Flow) -> dict[Instruction, Source]:
 
 def _terms(new: Source) -> set[Instruction]:
     """Parameters of an array's shape that are terms of it."""
-    terms = reached([new], lambda source: summed(source) if isinstance(source, FlowStep) else ())
-    return {term for term in terms if new and _is_parameter(term) and str(term.shape) == str(new.shape)}
+    terms = reached([new], lambda source: data_flow.summed(source) if isinstance(source, FlowStep) else ())
+    return {term for term in terms if new and _is_parameter(term) and term.shape == new.shape}
 
 
 def _is_parameter(source: Source) -> TypeGuard[Instruction]:
@@ -145,12 +131,12 @@ def _is_parameter(source: Source) -> TypeGuard[Instruction]:
 def _is_filled(array: Instruction, updates: Mapping[Instruction, Source]) -> bool:
     """True if a new value is the old one with some elements replaced, as in a cache, and no sum with it."""
     new = updates[array]
-    if not isinstance(behind(new), FlowStep):
+    if not isinstance(data_flow.behind(new), FlowStep):
         return False
-    moving = MOVING | {"maximum"}  # of arrays that compilers pad to join
+    moving = data_flow.MOVING | {"maximum"}  # of arrays that compilers pad to join
     moved = _reached([new], moving)
     sums = [source for source in moved if isinstance(source, FlowStep) and source.opcode not in moving]
-    return array in moved and array not in _reached(sums, LINEAR)
+    return array in moved and array not in _reached(sums, data_flow.LINEAR)
 
 
 def _reached(sources: Iterable[Source], opcodes: frozenset[str]) -> set[Source]:
@@ -159,7 +145,7 @@ def _reached(sources: Iterable[Source], opcodes: frozenset[str]) -> set[Source]:
     def before(source: Source) -> Sequence[Source]:
         if not isinstance(source, FlowStep) or source.opcode not in opcodes:
             return ()
-        return source.reads if source.opcode in (CARRIED, "maximum") else summed(source)
+        return source.reads if source.opcode in (data_flow.CARRIED, "maximum") else data_flow.summed(source)
 
     return set(reached(sources, before))
 
@@ -290,7 +276,7 @@ class Provenance:
         """Steps that sum a gradient over the batch -> bits of its weights."""
         gradients: dict[FlowStep, int] = {}
         for step, weights in self.leading.items():
-            for source in handed_on(step):
+            for source in data_flow.handed_on(step):
                 if isinstance(source, FlowStep) and source not in self.leading and source.shape.size > 1:
                     gradients[source] = gradients.get(source, 0) | weights
         return gradients
@@ -305,10 +291,12 @@ class Provenance:
     @cached_property
     def squares(self) -> Mapping[Source, Sequence[FlowStep]]:
         """Array -> operations that sum its squares."""
-        factors = ((square_factor(step), step) for step in self.flow.steps)
+        factors = ((data_flow.square_factor(step), step) for step in self.flow.steps)
         return grouped((factor, step) for factor, step in factors if factor is not None)
 
-    def later_readers(self, step: Source, passes: Callable[[FlowStep], bool] = hands_on) -> Iterator[FlowStep]:
+    def later_readers(
+        self, step: Source, passes: Callable[[FlowStep], bool] = data_flow.hands_on
+    ) -> Iterator[FlowStep]:
         """Readers of a step, and readers of the results of those that pass on their operands."""
 
         def before(source: Source) -> Iterator[Source]:
@@ -320,7 +308,7 @@ class Provenance:
     @cached_property
     def products(self) -> Mapping[FlowStep, int]:
         """Matrix products -> a bit for each."""
-        return {step: 1 << bit for bit, step in enumerate(filter(multiplies, self.flow.steps))}
+        return {step: 1 << bit for bit, step in enumerate(filter(data_flow.multiplies, self.flow.steps))}
 
     @cached_property
     def after_products(self) -> Mapping[Source, int]:
@@ -336,8 +324,8 @@ class Provenance:
         """Steps between some sources and sums over the batch, or numbers, or parameters."""
 
         def before(step: FlowStep) -> Iterable[FlowStep]:
-            on = handed_on(step)
-            return filter(self._leads, (*on, *(added_to(step) for step in on if isinstance(step, FlowStep))))
+            on = data_flow.handed_on(step)
+            return filter(self._leads, (*on, *(data_flow.added_to(step) for step in on if isinstance(step, FlowStep))))
 
         return set(reached(filter(self._leads, sources), before))
 
@@ -348,14 +336,14 @@ class Provenance:
         placed = source.reads[2:] if source.opcode == "dynamic-update-slice" else ()
         if any(self.made_of.get(index, 0) & INPUT for index in placed):  # by the input, as a scatter does
             return False
-        return bool(self.after_kept.get(source, 0)) or elementwise(source) or hands_on(source)
+        return bool(self.after_kept.get(source, 0)) or data_flow.elementwise(source) or data_flow.hands_on(source)
 
     @cached_property
     def multiplied(self) -> frozenset[Source]:
         """Steps and parameters that matrix products of either pass depend on, later in the step."""
         sources = set[Source]()
         for step in reversed(self.flow.steps):
-            if step in sources or (multiplies(step) and step.shape.size > 1 and step not in self.leading):
+            if step in sources or (data_flow.multiplies(step) and step.shape.size > 1 and step not in self.leading):
                 sources.update(step.reads)
         return frozenset(sources)
 
@@ -366,7 +354,7 @@ class Provenance:
         """
         bits: dict[Source, int] = {}
         steps = self.flow.steps[::-1] if later else self.flow.steps
-        carried, changed = any(step.opcode == CARRIED for step in steps), True
+        carried, changed = any(step.opcode == data_flow.CARRIED for step in steps), True
         while changed:
             changed = False
             for step in steps:
@@ -402,7 +390,7 @@ class Provenance:
     @cached_property
     def sliced_later(self) -> Collection[Source]:
         """Elementwise and moving steps with the device's own slices later, and these."""
-        passing = {step for step in self.flow.steps if elementwise(step) or hands_on(step)}
+        passing = {step for step in self.flow.steps if data_flow.elementwise(step) or data_flow.hands_on(step)}
         slices = {step for step in passing if self.is_own_slice(step)}
         ends = {step: int(step in slices) for step in self.flow.steps if step in slices or step not in passing}
         bits = self.beyond(ends)
@@ -411,7 +399,7 @@ class Provenance:
     @cached_property
     def meeting(self) -> Sequence[FlowStep]:
         """Steps that bring activations and weights together: products, lookups of rows, and sums into rows."""
-        return [step for step in self.flow.steps if multiplies(step) or self.looks_up(step)]
+        return [step for step in self.flow.steps if data_flow.multiplies(step) or self.looks_up(step)]
 
     def looks_up(self, step: FlowStep) -> bool:
         """True if an operation reads rows of a weight, or sums the gradient of a weight into its rows."""
@@ -421,7 +409,7 @@ class Provenance:
 
     def weights_of(self, product: FlowStep) -> int | None:
         """Bits of the weights that a step reads, or sums the gradients of; None where it does neither."""
-        by_gradient = self.gradients.get(product, 0) if multiplies(product) or self.looks_up(product) else 0
+        by_gradient = self.gradients.get(product, 0) if data_flow.multiplies(product) or self.looks_up(product) else 0
         sides = [self.weights_in(source) for source in product.reads[:2]]
         return by_gradient or max(sides) or None
 
@@ -436,7 +424,7 @@ class StepPasses:
     @cached_property
     def forward(self) -> int | None:
         """Bits of the products of the forward pass; None where no gradient tells."""
-        errors = (self._error(step) for step in self.provenance.gradients if multiplies(step))
+        errors = (self._error(step) for step in self.provenance.gradients if data_flow.multiplies(step))
         return min(filter(None, errors), key=int.bit_count, default=None)
 
     def _error(self, product: FlowStep) -> int:
@@ -526,7 +514,7 @@ def _by_reads(steps: Sequence[FlowStep], passes: StepPasses) -> Phase | None:
     """The pass of a kernel by its operands."""
     if passes.forward is None or not steps:
         return None
-    models = (step for step in steps if multiplies(step) and not passes.provenance.after_kept.get(step, 0))
+    models = (step for step in steps if data_flow.multiplies(step) and not passes.provenance.after_kept.get(step, 0))
     if passes.updating.isdisjoint(steps) or any(models):
         reads = (passes.provenance.after_products.get(source, 0) for step in steps for source in step.reads)
         return "backward" if any(bits & passes.forward == passes.forward for bits in reads) else "forward"

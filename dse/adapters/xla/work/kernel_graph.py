@@ -17,26 +17,8 @@ from typing import Final, Literal, TypeAlias, TypeVar
 
 from costmodel.columns import grouped
 from costmodel.errors import DseError
-from dse.adapters.xla.text.module import (
-    BITS,
-    CALLING,
-    COLLECTIVES,
-    SOURCES,
-    VIEWS,
-    Computation,
-    Instruction,
-    Module,
-    Shape,
-    arrays_of,
-    control_predecessors,
-    output_shape,
-    parts,
-    repeated_instructions,
-    replaced,
-    runs_of,
-    shaped,
-    viewed,
-)
+from dse.adapters.xla.text import module as hlo
+from dse.adapters.xla.text.module import Computation, Instruction, Module, Shape
 from dse.adapters.xla.work.cost_analysis import access
 from dse.adapters.xla.work.matrix_products import Product, backend_config, products_in
 
@@ -223,7 +205,7 @@ class _CountedLoop:
         if start is None or after is None:
             return None
         value = start + trip * (after - start)
-        bits = BITS[_element(self.loop.shape, path).dtype]
+        bits = hlo.BITS[_element(self.loop.shape, path).dtype]
         is_step = -(2 ** (bits - 1)) <= after - start < 2 ** (bits - 1)
         return value if is_step and _held(self.loop.shape, path, value) == value else None
 
@@ -238,8 +220,8 @@ def _held(shape: Shape, path: Path, value: int | None) -> int | None:
     array = _element(shape, path)
     if value is None or array.is_tuple or array.size != 1 or not re.fullmatch(r"[su]\d+", array.dtype):
         return None
-    low = -(2 ** (BITS[array.dtype] - 1)) if array.dtype[0] == "s" else 0
-    held: int = (value - low) % 2 ** BITS[array.dtype] + low
+    low = -(2 ** (hlo.BITS[array.dtype] - 1)) if array.dtype[0] == "s" else 0
+    held: int = (value - low) % 2 ** hlo.BITS[array.dtype] + low
     return held
 
 
@@ -324,8 +306,8 @@ def graph(module: Module) -> HloGraph:
     `held`, each element of a tuple-shaped bitcast waits for all of the tuple. Raises `DseError` if a matrix product
     lacks attributes that its evaluation needs.
     """
-    trips, repeated = trip_counts(module), repeated_instructions(module)
-    builder = _HloGraphBuilder(trips, runs_of(module, trips) if repeated else {})
+    trips, repeated = trip_counts(module), hlo.repeated_instructions(module)
+    builder = _HloGraphBuilder(trips, hlo.runs_of(module, trips) if repeated else {})
     if repeated:
         builder.notes.append(f"calls shared: {repeated:,} instructions run; each is listed once, with a count")
     parameters = [_given(parameter.shape, parameter) for parameter in module.entry.parameters]
@@ -335,7 +317,7 @@ def graph(module: Module) -> HloGraph:
 
 def _given(shape: Shape, parameter: Instruction | None = None) -> Value:
     """The value of something that no kernel makes."""
-    value: Value = shaped(shape, (Leaf(None, leaf.bytes, parameter=parameter) for leaf in shape.leaves()))
+    value: Value = hlo.shaped(shape, (Leaf(None, leaf.bytes, parameter=parameter) for leaf in shape.leaves()))
     return value
 
 
@@ -370,7 +352,7 @@ class _HloGraphBuilder:
             else:
                 values[instruction] = self._value(instruction, operands, count, path)
             made[instruction.name] = range(first, len(self.kernels))
-            for name in control_predecessors(instruction):
+            for name in hlo.control_predecessors(instruction):
                 if name not in made:
                     raise DseError(f"{instruction.name}: control-predecessors: {name} is not defined before")
                 self.edges.update(zip(made[name][-1:], made[instruction.name][:1], strict=False))
@@ -380,15 +362,15 @@ class _HloGraphBuilder:
 
     def _value(self, instruction: Instruction, operands: Sequence[Value], count: int, path: str) -> Value:
         """The value of an instruction; a kernel is added for it if it is one."""
-        opcode, part = parts(instruction.opcode)
-        if opcode in SOURCES:
+        opcode, part = hlo.parts(instruction.opcode)
+        if opcode in hlo.SOURCES:
             return _given(instruction.shape)
-        if opcode in VIEWS or (instruction.opcode == "copy" and instruction.shape.is_tuple):
+        if opcode in hlo.VIEWS or (instruction.opcode == "copy" and instruction.shape.is_tuple):
             return self._seen_through(instruction, operands)
         if part in ("update", "done"):
             state = operands[0]  # of a `recv` its data, a number, and its token
             return (state[0], state[-1]) if opcode == "recv" and not isinstance(state, Leaf) else state
-        if opcode in CALLING:
+        if opcode in hlo.CALLING:
             self.around.append(instruction)
             value = self._called(instruction, operands, count, path + instruction.name + "/")
             self.around.pop()
@@ -397,12 +379,12 @@ class _HloGraphBuilder:
 
     def _seen_through(self, instruction: Instruction, operands: Sequence[Value]) -> Value:
         """The value of a view."""
-        value: Value = viewed(instruction, operands)
+        value: Value = hlo.viewed(instruction, operands)
         if instruction.opcode in ("tuple", "get-tuple-element") or not instruction.shape.is_tuple:
             return value
-        arrays = list(arrays_of(value))
+        arrays = list(hlo.arrays_of(value))
         waits = frozenset(leaf.source[0] for leaf in arrays if leaf.source).union(*(leaf.waits for leaf in arrays))
-        held: Value = replaced(value, lambda leaf: replace(leaf, waits=waits))
+        held: Value = hlo.replaced(value, lambda leaf: replace(leaf, waits=waits))
         return held
 
     def _called(self, instruction: Instruction, operands: Sequence[Value], count: int, path: str) -> Value:
@@ -429,17 +411,17 @@ class _HloGraphBuilder:
     def _kernel(self, instruction: Instruction, operands: Sequence[Value], count: int, path: str) -> Value:
         """A kernel, and edges from those whose arrays it reads."""
         number = len(self.kernels)
-        reads = tuple(leaf for operand in operands for leaf in arrays_of(operand))
+        reads = tuple(leaf for operand in operands for leaf in hlo.arrays_of(operand))
         products = tuple(products_in(instruction))
-        opcode = parts(instruction.opcode)[0]
-        kind = "gemm" if products else "collective" if opcode in COLLECTIVES else opcode
+        opcode = hlo.parts(instruction.opcode)[0]
+        kind = "gemm" if products else "collective" if opcode in hlo.COLLECTIVES else opcode
         name, around = path + instruction.name, tuple(self.around)
         uncounted = tuple(loop for loop in around if loop.opcode == "while" and self.trips[loop] is None)
         self.kernels.append(HloKernel(name, kind, count, instruction, products, reads, around, uncounted))
         self.edges.update((leaf.source[0], number) for leaf in reads if leaf.source)
         self.held.update((kernel, number) for leaf in reads for kernel in leaf.waits)
-        shape = output_shape(instruction)
-        made: Value = shaped(shape, (Leaf((number, n), leaf.bytes) for n, leaf in enumerate(shape.leaves())))
+        shape = hlo.output_shape(instruction)
+        made: Value = hlo.shaped(shape, (Leaf((number, n), leaf.bytes) for n, leaf in enumerate(shape.leaves())))
         return made
 
 
