@@ -24,33 +24,12 @@ from costmodel.rules.registry import NATIVE
 from dse.fronts import Box, thinned
 from dse.pricing.evaluated import rules_for
 from dse.pricing.workers import Jobs
+from dse.searching import study_attributes
 from dse.searching.batches.history import BOX, COUNTED, Plan
 from dse.searching.batches.loop import Callback, Outcome, Progress, reporting, search, stopped
 from dse.searching.price_check import Mismatch, mismatches, price_change
 from dse.searching.samplers.samplers import DEFAULT_SAMPLER, sampler_choice
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
-from dse.searching.study_attributes import (
-    ACCEPTED,
-    BATCH_SIZE,
-    BUDGET,
-    CONCURRENCY,
-    FINGERPRINT,
-    FOCUS,
-    INNER,
-    PROFILE,
-    SAMPLER,
-    SEED,
-    SPACE,
-    SPACE_NAME,
-    VERSIONS,
-    changed_values,
-    check_attributes,
-    differences,
-    new_attributes,
-    new_study,
-    stored_space,
-    versions,
-)
 from dse.searching.trials.measured_runs import MeasuredRun, told_runs
 from dse.searching.trials.trial_table import (
     BREAKDOWN,
@@ -102,11 +81,11 @@ class BaseStudy:
         Raises `DseError` if there is a study of that name, or the database cannot be used.
         """
         storage, name = storage_url(storage), name or space.name
-        attributes = new_attributes(space, sampler or DEFAULT_SAMPLER, seed, profile)
+        attributes = study_attributes.new_attributes(space, sampler or DEFAULT_SAMPLER, seed, profile)
         with Store(storage, "create") as store:
             if store.find(name):
                 raise DseError(f"study {name!r}: already in {store.where}; continue it, or choose another name")
-            return cls(new_study(store, name, space, attributes), space, storage)
+            return cls(study_attributes.new_study(store, name, space, attributes), space, storage)
 
     @classmethod
     def load(cls, name: str, *, storage: str | None = None) -> Self:
@@ -117,7 +96,7 @@ class BaseStudy:
         storage = storage_url(storage)
         with Store(storage, "read") as store:
             stored = store.study(name)
-            return cls(stored, stored_space(store, stored), storage)
+            return cls(stored, study_attributes.stored_space(store, stored), storage)
 
     @classmethod
     def open(
@@ -135,11 +114,13 @@ class BaseStudy:
         with Store(storage, "create") as store:
             stored = store.find(name)
             if stored is None:
-                attributes = new_attributes(space, sampler or DEFAULT_SAMPLER, seed or 0, profile or NATIVE)
-                stored = new_study(store, name, space, attributes)
-            check_attributes(store, stored)
-            same = stored.user_attrs[FINGERPRINT] == space.fingerprint
-            study = cls(stored, space if same else stored_space(store, stored), storage)
+                attributes = study_attributes.new_attributes(
+                    space, sampler or DEFAULT_SAMPLER, seed or 0, profile or NATIVE
+                )
+                stored = study_attributes.new_study(store, name, space, attributes)
+            study_attributes.check_attributes(store, stored)
+            same = stored.user_attrs[study_attributes.FINGERPRINT] == space.fingerprint
+            study = cls(stored, space if same else study_attributes.stored_space(store, stored), storage)
         study._refuse_mixing(seed=seed, sampler=sampler, profile=profile)
         study._refuse_other(space)
         return study
@@ -158,8 +139,8 @@ class BaseStudy:
         """Refuse a space that is not the study's, with the difference and a remedy."""
         if space.fingerprint == self.space.fingerprint:
             return
-        keys = " and ".join(differences(self.space, space)) or "definition"
-        lines = changed_values(self.space, space)
+        keys = " and ".join(study_attributes.differences(self.space, space)) or "definition"
+        lines = study_attributes.changed_values(self.space, space)
         more = [f"and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
         values = "; ".join([*lines[:MOST_LINES], *more])
         what = f"(differs in {keys})" + (f": {values}" if values else "")
@@ -181,13 +162,13 @@ class BaseStudy:
         """
         with Store(self.storage, "read") as store, store.snapshot():
             columns = store.columns(self._stored, attribute=BREAKDOWN)
-            columns = columns.take(np.flatnonzero(columns.numbers >= self.attributes.get(ACCEPTED, 0)))
+            columns = columns.take(np.flatnonzero(columns.numbers >= self.attributes.get(study_attributes.ACCEPTED, 0)))
             changed = price_change(store, self._stored, columns, self.space, rules_for(self.space, self.profile))
         return [*self.other_version(), changed] if changed else []
 
     def other_version(self) -> list[str]:
         """Which dse made the study, as a line, where that is not this one."""
-        was, now = self.attributes.get(VERSIONS, {}).get("dse"), versions()["dse"]
+        was, now = self.attributes.get(study_attributes.VERSIONS, {}).get("dse"), study_attributes.versions()["dse"]
         return [f"version: dse {was} stored, {now} now"] if was not in (None, now) else []
 
     def refuse_changes(self) -> None:
@@ -231,10 +212,10 @@ class BaseStudy:
                                f"{self.plan.sampler}")  # fmt: skip
             if focus:
                 self.space.within_focus(focus)
-            changes[FOCUS] = focus
+            changes[study_attributes.FOCUS] = focus
         if starts:
             self.space = self.space.with_layouts(starts)
-            changes[SPACE] = self.space.text
+            changes[study_attributes.SPACE] = self.space.text
         if changes:
             self.attributes = {**self.attributes, **changes}
             with Store(self.storage, "write") as store:
@@ -244,13 +225,19 @@ class BaseStudy:
     def plan(self) -> Plan:
         """Settings by which the study proposes designs."""
         stored = self.attributes
-        focus, concurrency = stored.get(FOCUS, ""), stored.get(CONCURRENCY, 1)
-        return Plan(stored[SAMPLER], stored[SEED], stored[BATCH_SIZE], focus, concurrency)
+        focus, concurrency = stored.get(study_attributes.FOCUS, ""), stored.get(study_attributes.CONCURRENCY, 1)
+        return Plan(
+            stored[study_attributes.SAMPLER],
+            stored[study_attributes.SEED],
+            stored[study_attributes.BATCH_SIZE],
+            focus,
+            concurrency,
+        )
 
     @property
     def profile(self) -> str:
         """Name of the rules that evaluate its designs."""
-        return str(self.attributes.get(PROFILE, NATIVE))
+        return str(self.attributes.get(study_attributes.PROFILE, NATIVE))
 
     @property
     def budget(self) -> int:
@@ -258,9 +245,9 @@ class BaseStudy:
 
         Raises `DseError` if there was no run yet.
         """
-        if BUDGET not in self.attributes:
+        if study_attributes.BUDGET not in self.attributes:
             raise DseError(f"study {self.name!r}: did not run yet and has no budget; name one")
-        return int(self.attributes[BUDGET])
+        return int(self.attributes[study_attributes.BUDGET])
 
     def run(
         self,
@@ -297,9 +284,9 @@ class BaseStudy:
             raise DseError(f"study {self.name!r}: budget {budget}: expected at least 1")
         self.refuse_changes()
         with Store(self.storage, "write") as store, reporting(self.space, progress) as update:
-            if budget != self.attributes.get(BUDGET):
-                self.attributes = {**self.attributes, BUDGET: budget}
-                store.set_user_attrs(self._stored.study_id, {BUDGET: budget})
+            if budget != self.attributes.get(study_attributes.BUDGET):
+                self.attributes = {**self.attributes, study_attributes.BUDGET: budget}
+                store.set_user_attrs(self._stored.study_id, {study_attributes.BUDGET: budget})
             return search(
                 store,
                 self._stored,
@@ -446,9 +433,9 @@ def summary(store: Store, stored: StoredStudy, most: float) -> Summary:
     If there are more than `most` trials since then, all are counted, and no others are read. [-]
     """
     counts = store.counts(stored.study_id)
-    ours = SPACE in stored.user_attrs
+    ours = study_attributes.SPACE in stored.user_attrs
     if ours:
-        check_attributes(store, stored)
+        study_attributes.check_attributes(store, stored)
     with store.reading(stored.study_id, "study_system_attributes"):
         usual = [f"value_{number}" for number in range(len(stored.directions))]
         names = ["".join(name) for name in stored.system_attrs.get(METRIC_NAMES) or usual]  # no text, no name
@@ -459,7 +446,7 @@ def summary(store: Store, stored: StoredStudy, most: float) -> Summary:
     since = store.rows(stored.study_id) - rows
     unread = since if since > most else 0
     designs = columns = store.columns(stored, attribute=BREAKDOWN if ours else None, first=rows + unread)
-    if INNER in stored.user_attrs:
+    if study_attributes.INNER in stored.user_attrs:
         designs = winner_columns(names, columns, stored_winners(store, stored, names, first=rows + unread))
     feasible = np.vstack([known.reshape(-1, len(stored.directions)), designs.objectives[designs.feasible]])
     best = {
@@ -469,8 +456,8 @@ def summary(store: Store, stored: StoredStudy, most: float) -> Summary:
     }
     return Summary(
         name=stored.name,
-        space=stored.user_attrs.get(SPACE_NAME),
-        sampler=stored.user_attrs.get(SAMPLER),
+        space=stored.user_attrs.get(study_attributes.SPACE_NAME),
+        sampler=stored.user_attrs.get(study_attributes.SAMPLER),
         complete=counts[TrialState.COMPLETE] if unread else complete + len(columns.ids),
         failed=counts[TrialState.FAIL],
         running=counts[TrialState.RUNNING],

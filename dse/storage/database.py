@@ -50,8 +50,8 @@ ANSWER: dict[str, Any] = {"connect_timeout": 10, "tcp_user_timeout": 30_000}
 
 LOG = logging.getLogger(__name__)
 
-#: Rows that are fetched at once.
-ROWS_AT_ONCE = 10_000
+#: Rows that are fetched at once, and the longest value, more than any that dse writes. [-], [B]
+ROWS_AT_ONCE, LONGEST = 10_000, 8 << 20
 
 #: SQLite settings of a connection. A write-ahead log takes one fsync per transaction, and readers and the writer do not
 #: block each other; "full": acknowledged data survives a killed process and a power cut.
@@ -134,6 +134,7 @@ class Database:
         file = f"file:{quote(str(path))}?{sqlite_access(path, mode)}"
         with self._failures_in_one_line():
             connection = sqlite3.connect(file, uri=True, timeout=0, isolation_level=None)
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
             try:
                 for pragma in READING if mode == "read" else WRITING:
                     # SQLite itself does not wait for a lock before it changes the journal.
@@ -260,7 +261,10 @@ class Database:
     def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
         """The rows of a query."""
         self.table = table_of(statement)
-        rows: list[tuple[Any, ...]] = self._connection.execute(self._spelt(statement), parameters).fetchall()
+        try:
+            rows: list[tuple[Any, ...]] = self._connection.execute(self._spelt(statement), parameters).fetchall()
+        except sqlite3.DataError:
+            raise self._long_value() from None
         return rows
 
     def each(self, statement: str, **parameters: Any) -> Iterator[tuple[Any, ...]]:
@@ -272,9 +276,22 @@ class Database:
             cursor.execute(self._spelt(statement), parameters)
             while rows := cursor.fetchmany(ROWS_AT_ONCE):
                 yield from rows
+        except sqlite3.DataError:
+            raise self._long_value() from None
         finally:
             with suppress(self._driver_error):  # an interrupted caller may close the connection first
                 cursor.close()
+
+    def _long_value(self) -> sqlite3.DataError:
+        """An error that names the first row of the table in which a value is too long."""
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1 << 30)
+        names = [
+            name.replace('"', '""') for _, name, *_ in self._connection.execute(f"PRAGMA table_info({self.table})")
+        ]
+        is_long = " OR ".join(f'length(CAST("{name}" AS BLOB)) > {LONGEST}' for name in names)
+        [(row,)] = self._connection.execute(f"SELECT min(rowid) FROM {self.table} WHERE {is_long}")
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+        return sqlite3.DataError(f"{self.table}: row {row}: a value of more than {LONGEST:,} bytes")
 
     def change(self, statement: str, **parameters: Any) -> int:
         """Number of rows that a statement changed. [-]"""

@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
+from sqlite3 import DataError
 from typing import Any, Final
 
 import optuna
@@ -27,24 +28,13 @@ from optuna.trial import FrozenTrial, TrialState
 from costmodel.columns import IntArray
 from costmodel.errors import DseError, printable, suggestion
 from dse.spaces.sections.parameters import Direction
+from dse.storage import trial_columns
 from dse.storage.atomic_files import PART_BEGINNING, PART_ENDING, clear_away, sync_folder
 from dse.storage.database import Database, Mode, optuna_url, sqlite_path
-from dse.storage.trial_columns import (
-    FINISHED,
-    TrialColumns,
-    TrialDetails,
-    read_attribute,
-    read_columns,
-    read_details,
-    read_keys,
-    read_params,
-    read_trials,
-    utc_text,
-    write_trials,
-)
+from dse.storage.trial_columns import FINISHED, TrialColumns, TrialDetails
 
 #: Errors of reading content as another type.
-DAMAGED: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+DAMAGED: Final = (DataError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 #: Characters that a message quotes of a failure.
 QUOTED: Final = 80
 
@@ -60,7 +50,8 @@ the database, or delete the study with `dse studies s --delete`
 version; read a study of an earlier dse with that dse, or search again: `dse search ... --study NEW`; else \
 restore a copy of the database, or delete the study with `dse studies s --delete`
     """
-    failure = str(error).partition("\n")[0] if isinstance(error, DseError) else repr(error)
+    failure = str(error).partition("\n")[0] if isinstance(error, DseError | DataError) else repr(error)
+    failure = failure.removeprefix(f"{table}: ")
     what = failure if len(failure) <= QUOTED else f"{failure[:QUOTED]}..."
     remedy = f"restore a copy of the database, or delete the study with `dse studies {quote(study)} --delete`"
     if table == "trial_params" and type(error) is KeyError:
@@ -372,7 +363,7 @@ class Store(AbstractContextManager["Store"]):
         """Trials of a study with these numbers, by number, in five queries."""
         query = f"SELECT trial_id FROM trials WHERE study_id = {study_id:d} AND number >= {numbers.start:d}"
         with self.reading(study_id):
-            return read_trials(self.database, f"{query} AND number < {numbers.stop:d}")
+            return trial_columns.read_trials(self.database, f"{query} AND number < {numbers.stop:d}")
 
     def some_trials(self, study_id: int, ids: IntArray, *, user_attrs: bool = True) -> list[FrozenTrial]:
         """Trials of a study with these identities, (trials,), by number; user attributes if wanted."""
@@ -380,7 +371,7 @@ class Store(AbstractContextManager["Store"]):
             trials = [
                 trial
                 for first in range(0, len(ids), IDS_AT_ONCE)
-                for trial in read_trials(
+                for trial in trial_columns.read_trials(
                     self.database, ", ".join(map(str, ids[first : first + IDS_AT_ONCE].tolist())), user_attrs=user_attrs
                 )
             ]
@@ -389,12 +380,12 @@ class Store(AbstractContextManager["Store"]):
     def details(self, study_id: int, ids: IntArray, names: Sequence[str]) -> TrialDetails:
         """Attributes of trials of a study with these identities, (trials,), besides values: `read_details`."""
         with self.reading(study_id):
-            return read_details(self.database, ids, names)
+            return trial_columns.read_details(self.database, ids, names)
 
     def keys(self, stored: StoredStudy, name: str) -> list[str]:
         """Every key that a user attribute has in the finished trials of a study."""
         with self.reading(stored.study_id):
-            return read_keys(self.database, stored.study_id, name)
+            return trial_columns.read_keys(self.database, stored.study_id, name)
 
     def has(self, stored: StoredStudy, name: str) -> bool:
         """True if some finished trial of a study has a user attribute."""
@@ -406,20 +397,22 @@ class Store(AbstractContextManager["Store"]):
         """Finished trials of a study in bulk, from number `first` on; with `attribute`, only those that have it."""
         study_id, objectives = stored.study_id, len(stored.directions)
         with self.reading(study_id):
-            return read_columns(self.database, study_id, objectives, attribute=attribute, first=first)
+            return trial_columns.read_columns(self.database, study_id, objectives, attribute=attribute, first=first)
 
     def attribute(self, stored: StoredStudy, name: str, *, first: int = 0) -> dict[int, Any]:
         """Identity -> a user attribute, of the finished trials of a number and later that have it."""
         with self.reading(stored.study_id):
-            return read_attribute(self.database, stored.study_id, name, first=first)
+            return trial_columns.read_attribute(self.database, stored.study_id, name, first=first)
 
     def moment(self, stored: StoredStudy, *, attribute: str, first: int) -> Moment:
         """State of a study at one moment, with finished trials from number `first` on that have an attribute."""
         database, study_id = self.database, stored.study_id
         with self.reading(study_id):
             rows = read_last(self.database, study_id)[1]
-            trials = read_columns(database, study_id, len(stored.directions), attribute=attribute, first=first)
-            params = read_params(database, trials.ids, FINISHED, study_id=study_id, first=first)
+            trials = trial_columns.read_columns(
+                database, study_id, len(stored.directions), attribute=attribute, first=first
+            )
+            params = trial_columns.read_params(database, trials.ids, FINISHED, study_id=study_id, first=first)
             return Moment(rows, trials, params, read_study_attributes(database, "user", study_id))
 
     @contextmanager
@@ -444,7 +437,7 @@ class Store(AbstractContextManager["Store"]):
             last_id, rows = read_last(self.database, study_id)
             if rows != after:
                 return False
-            write_trials(self.database, study_id, trials, first=after, last_id=last_id)
+            trial_columns.write_trials(self.database, study_id, trials, first=after, last_id=last_id)
             self._set_attributes("user", study_id, user_attrs or {})
         return True
 
@@ -468,9 +461,9 @@ class Store(AbstractContextManager["Store"]):
                 f"WHEN EXISTS ({beats.format(1)}) THEN ({beats.format(f'MIN({age})')}) > :beats "
                 "ELSE datetime_start < :long_ago END",
                 study_id=study_id,
-                now=utc_text(now),
+                now=trial_columns.utc_text(now),
                 beats=BEATS.total_seconds(),
-                long_ago=utc_text(now - OLD),
+                long_ago=trial_columns.utc_text(now - OLD),
             )
 
 

@@ -27,6 +27,9 @@ CORPUS: Final = Path(__file__).parents[1] / "data" / "corpus"
 #: A space of every kind of line, as a file holds it.
 SPACE: Final = cases(__file__, "SPACE")
 
+#: Formulas of spaces, quantities, and files of bandwidths.
+FORMULAS, QUANTITIES, BUSBW = cases(__file__, "FORMULAS"), cases(__file__, "QUANTITIES"), cases(__file__, "BUSBW")
+
 #: What every kind of text is spoilt with, beside its own words.
 HOSTILE: Final = (
     *"{}[]():,=#\\\"'\n\t\0\x1b*&!|%<>?\u00e9\u00b2\u0663\u202e",
@@ -60,9 +63,9 @@ def spaces() -> Iterator[bytes]:
     yield from shipped("spaces")
 
 
-def texts(table: str) -> list[bytes]:
-    """Texts of a table of cases: formulas of spaces, quantities, or bandwidths of collectives."""
-    return [text.encode() for text in cases(__file__, table)]
+def encoded(texts: Iterable[str]) -> list[bytes]:
+    """Texts as files hold them."""
+    return [text.encode() for text in texts]
 
 
 def hugging_face() -> Iterator[bytes]:

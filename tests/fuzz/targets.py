@@ -97,8 +97,8 @@ def launch(form: str) -> Reader:
 PRICED = ("--format", "json")
 TARGETS: Final[Mapping[str, Target]] = {
     "yaml": Target(lambda path: parse(read_text(path), "x"), seeds.spaces, ".yaml"),
-    "formula": Target(formula, partial(seeds.texts, "FORMULAS")),
-    "quantity": Target(quantities, partial(seeds.texts, "QUANTITIES")),
+    "formula": Target(formula, partial(seeds.encoded, seeds.FORMULAS)),
+    "quantity": Target(quantities, partial(seeds.encoded, seeds.QUANTITIES)),
     "space": Target(Space.load, seeds.spaces, ".yaml"),
     "priced-space": Target(command("evaluate", *PRICED), seeds.spaces, ".yaml"),
     "model": Target(load_model, partial(seeds.shipped, "models"), ".yaml"),
@@ -113,7 +113,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "priced-aicb": Target(
         command("cost", "--gpus", "96", "--gpu-type", "H100", "--nic-type", "cx7", *PRICED), seeds.aicb
     ),
-    "busbw": Target(load_busbw, partial(seeds.texts, "BUSBW"), ".yaml"),
+    "busbw": Target(load_busbw, partial(seeds.encoded, seeds.BUSBW), ".yaml"),
     "dfmodel": Target(lambda path: setup_file(load_setup(path), "x"), seeds.dfmodel),
     "priced-dfmodel": Target(command("cost", *PRICED), seeds.dfmodel),
     "deepflow": Target(load_configuration, seeds.deepflow, ".yaml"),

@@ -97,7 +97,7 @@ def test_a_search_goes_on_over_last_bits_which_a_check_finds(study, monkeypatch)
 
 def test_under_another_cost_model_a_study_is_not_continued(study, monkeypatch):
     slower(monkeypatch, 1.5)
-    monkeypatch.setattr("dse.searching.study.versions", lambda: {"dse": "99.0"})
+    monkeypatch.setattr("dse.searching.study_attributes.versions", lambda: {"dse": "99.0"})
     [line] = stderr_of("resume", "small", "--budget", "30").splitlines()
     assert re.fullmatch(
         r"dse: study 'small': its trials were evaluated differently: version: dse \S+ stored, 99.0 now; "
