@@ -5,6 +5,7 @@ name the others."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -177,8 +178,8 @@ def varying_parameters(space: Space, records: Sequence[Record]) -> list[str]:
 
 
 def varies(records: Sequence[Record], group: str, name: str) -> bool:
-    """True if records differ in a value."""
-    return len({record[group].get(name) for record in records}) > 1
+    """True if records that have a value differ in it."""
+    return len({record[group][name] for record in records if name in record[group]}) > 1
 
 
 def trial_columns(records: Sequence[Record]) -> list[Column]:
@@ -294,15 +295,16 @@ def derived_columns(space: Space, records: Sequence[Record]) -> list[Column]:
     left_out = {name for name in UNITS if "run" in records[0] and name not in IN_TABLES}
     left_out |= {objective.name for objective in space.objectives}
     return [
-        Column(name, lines_of(name), [text_of(record["derived"], name, unit) for record in records], 1000 + index)
+        Column(name, lines_of(name), texts_of(records, "derived", name, unit), 1000 + index)
         for index, (name, unit) in enumerate(units.items())
         if varies(records, "derived", name) and name not in left_out
     ]
 
 
-def text_of(values: Mapping[str, Any], name: str, unit: str) -> str:
-    """A number with its unit, or a dash where there is none."""
-    return readable(values[name], unit) if name in values else "-"
+def texts_of(records: Sequence[Record], group: str, name: str, unit: str) -> list[str]:
+    """A number of each record with its unit, or a dash where it has no finite one."""
+    numbers = [record[group].get(name, math.nan) for record in records]
+    return [readable(number, unit) if math.isfinite(number) else "-" for number in numbers]
 
 
 def objective_columns(space: Space, records: Sequence[Record]) -> list[Column]:

@@ -13,7 +13,7 @@ from rich.text import Text
 from costmodel.formats.quantity import readable
 from dse.output import Record, counted, parameter_text, percent
 from dse.pricing.sweep import NamedDesigns
-from dse.reporting.design_table import Column, fitted_table, interval_columns, lines_of, rest_text, varies
+from dse.reporting.design_table import Column, fitted_table, interval_columns, lines_of, rest_text, texts_of, varies
 from dse.spaces.sections.parameters import Parameter
 
 #: Shown where a design has none.
@@ -24,8 +24,8 @@ def sweep_report(designs: NamedDesigns, width: int, *, most: int | None = None) 
     """The designs with the values that differ, at most the first `most` of them."""
     records = designs.records
     parameters = parameters_of(designs)
-    varying = [p for p in parameters if p.name in designs.names or differs(records, "params", p.name)]
-    shown = [p for p in varying if differs(records, "params", p.name) or len(records) == 1]
+    varying = [p for p in parameters if p.name in designs.names or varies(records, "params", p.name)]
+    shown = [p for p in varying if varies(records, "params", p.name) or len(records) == 1]
     columns = [
         *(parameter_column(p, records, index) for index, p in enumerate(shown, start=1)),
         *number_columns(designs, records),
@@ -58,11 +58,6 @@ def parameters_of(designs: NamedDesigns) -> list[Parameter]:
     return [*(known[name] for name in designs.names), *(p for n, p in known.items() if n not in designs.names)]
 
 
-def differs(records: Sequence[Record], group: str, name: str) -> bool:
-    """True if records that have a value differ in it."""
-    return varies([record for record in records if name in record[group]], group, name)
-
-
 def parameter_column(parameter: Parameter, records: Sequence[Record], order: int) -> Column:
     """A parameter; those that were named stay longest."""
     cells = [
@@ -76,17 +71,17 @@ def number_columns(designs: NamedDesigns, records: Sequence[Record]) -> list[Col
     """Derived columns, objectives, intervals and utilization, as far as they differ."""
     space = designs.space
     columns = [
-        Column(d.name, lines_of(d.name), cells(records, "derived", d.name, d.unit), 1000 + index)
+        Column(d.name, lines_of(d.name), texts_of(records, "derived", d.name, d.unit), 1000 + index)
         for index, d in enumerate(space.derived)
-        if d.name not in designs.names and differs(records, "derived", d.name)
+        if d.name not in designs.names and varies(records, "derived", d.name)
     ]
     columns += [
-        Column(o.name, lines_of(o.name), cells(records, "values", o.key, o.unit))
+        Column(o.name, lines_of(o.name), texts_of(records, "values", o.key, o.unit))
         for o in space.objectives
-        if differs(records, "values", o.key) or len(records) == 1
+        if varies(records, "values", o.key) or len(records) == 1
     ]
     columns += [column for column in interval_columns(records) if len(set(column.cells)) > 1]
-    if differs(records, "breakdown", "mfu"):
+    if varies(records, "breakdown", "mfu"):
         shares = [number(record, "breakdown", "mfu") for record in records]
         columns.append(Column("mfu", ("mfu",), [NOTHING if s is None else percent(s) for s in shares], 500))
     return columns
@@ -96,12 +91,6 @@ def number(record: Record, group: str, name: str) -> float | None:
     """A finite number of a record, if it has one."""
     value = record[group].get(name)
     return value if value is not None and math.isfinite(value) else None
-
-
-def cells(records: Sequence[Record], group: str, name: str, unit: str) -> list[str]:
-    """A number of each record with its unit."""
-    numbers = [number(record, group, name) for record in records]
-    return [NOTHING if value is None else readable(value, unit) for value in numbers]
 
 
 def short_reason(reason: str) -> str:
@@ -124,7 +113,7 @@ def alike_lines(designs: NamedDesigns, records: Sequence[Record], alike: Sequenc
     values = [
         f"{o.name.replace('_', ' ')} {readable(value, o.unit)}"
         for o in designs.space.objectives
-        if not differs(records, "values", o.key) and (value := number(first, "values", o.key)) is not None
+        if not varies(records, "values", o.key) and (value := number(first, "values", o.key)) is not None
     ]
     shared = [text for text in (design, ", ".join(values)) if text]
     return [Text(f"All have {'; '.join(shared)}")] if shared else []
