@@ -109,14 +109,19 @@ ROWS_DRAWN = 1000
 
 @dataclass(frozen=True)
 class Column:
-    """Column of a table in text: its heading, lines apart, and a text per row."""
+    """Column of a table in text: its heading, and a text per row."""
 
-    name: str
-    heading: tuple[str, ...]
+    name: str  #: by default its heading, with a line for each word between underscores or line breaks
     cells: list[str]
     leave_out: int = 0  #: of the columns that do not fit, the highest go first; 0 always stays
     left: bool = False
     group: str = ""  #: which columns it stands with: layout, kernels or chip
+    title: tuple[str, ...] = ()  #: lines of another heading
+
+    @property
+    def heading(self) -> tuple[str, ...]:
+        """Lines of the heading."""
+        return self.title or tuple(re.split("[_\n]", self.name))
 
     @property
     def width(self) -> int:
@@ -135,9 +140,7 @@ def design_table(
     lines = table_notes(space, records, among, varying)
     if any(column.name == "sharding" for column in kept):
         lines += sharding_lines(space, records)
-    if left_out:
-        lines.append(Text(f"Columns that do not fit: {', '.join(left_out)}"))
-    return [*drawn(titled(kept)), *lines]
+    return [*drawn(titled(kept)), *lines, *left_out]
 
 
 def design_columns(
@@ -153,7 +156,7 @@ def design_columns(
         *workload_columns(space, records),
         *interval_columns(records),
         *rate_columns(space, records),
-        *([Column("", ("",), [notes.get(row, "") for row in range(len(records))], 1, left=True)] if notes else []),
+        *([Column("", [notes.get(row, "") for row in range(len(records))], 1, left=True)] if notes else []),
     ]
 
 
@@ -185,7 +188,7 @@ def varies(records: Sequence[Record], group: str, name: str) -> bool:
 def trial_columns(records: Sequence[Record]) -> list[Column]:
     """The trial's number, where designs are trials, and which of its winners each is, where it has some."""
     numbers = [name for name in ("trial", "winner") if name in records[0]]
-    return [Column(name, (name,), [str(record[name]) for record in records]) for name in numbers]
+    return [Column(name, [str(record[name]) for record in records]) for name in numbers]
 
 
 def machine_parameters(space: Space) -> set[str]:
@@ -229,7 +232,7 @@ def titled(columns: Sequence[Column]) -> list[Column]:
     for before, column in zip(("", *(column_before.group for column_before in columns)), columns, strict=False):
         blank = ("",) * (height - len(column.heading))
         title = "" if column.group == before else column.group
-        shown_columns.append(replace(column, heading=(title, *blank, *column.heading)))
+        shown_columns.append(replace(column, title=(title, *blank, *column.heading)))
     return shown_columns
 
 
@@ -237,7 +240,7 @@ def _parameter_column(space: Space, records: Sequence[Record], name: str) -> Col
     """The column of a parameter."""
     parameter = space.recorded_by_name[name]
     cells = [parameter.shown(record["params"][name]) for record in records]
-    return Column(name, lines_of(name), cells, left=bool(parameter.words))
+    return Column(name, cells, left=bool(parameter.words))
 
 
 def kernel_columns(space: Space, records: Sequence[Record]) -> list[Column]:
@@ -246,10 +249,10 @@ def kernel_columns(space: Space, records: Sequence[Record]) -> list[Column]:
     ways = [sharding_of(space, record) for record in records]
     if len({*ways}) > 1:
         letters = letters_of(ways)
-        columns_of_kernels.append(Column("sharding", ("sharding",), [letters[way] for way in ways], left=True))
+        columns_of_kernels.append(Column("sharding", [letters[way] for way in ways], left=True))
     tiles = [usual_tile(space, record) for record in records]
     if len({*tiles}) > 1:
-        columns_of_kernels.append(Column("usual_tile", ("usual", "tile"), tiles))
+        columns_of_kernels.append(Column("usual_tile", tiles))
     return columns_of_kernels
 
 
@@ -295,7 +298,7 @@ def derived_columns(space: Space, records: Sequence[Record]) -> list[Column]:
     left_out = {name for name in UNITS if "run" in records[0] and name not in IN_TABLES}
     left_out |= {objective.name for objective in space.objectives}
     return [
-        Column(name, lines_of(name), texts_of(records, "derived", name, unit), 1000 + index)
+        Column(name, texts_of(records, "derived", name, unit), 1000 + index)
         for index, (name, unit) in enumerate(units.items())
         if varies(records, "derived", name) and name not in left_out
     ]
@@ -313,7 +316,6 @@ def objective_columns(space: Space, records: Sequence[Record]) -> list[Column]:
     return [
         Column(
             o.name,
-            lines_of(o.name),
             [
                 readable(record["values"][o.key], o.unit) + (mark if o.key == PEAK_MEMORY else "")
                 for record, mark in zip(records, marks, strict=True)
@@ -334,9 +336,9 @@ def workload_columns(space: Space, records: Sequence[Record]) -> list[Column]:
     return [
         Column(
             f"{workload.name} step time",
-            (workload.name, "step", "time"),
             [step_text(r, workload.name) for r in records],
             300,
+            title=(workload.name, "step", "time"),
         )
         for workload in space.workloads
     ]
@@ -346,9 +348,9 @@ def interval_columns(records: Sequence[Record]) -> list[Column]:
     """The 90 % interval of each step time, and the evidence for it where that differs."""
     if not all("evidence" in record for record in records):
         return []
-    columns = [Column("90 % interval", ("90 %", "interval"), [interval_text(r) for r in records], 400)]
+    columns = [Column("90 %\ninterval", [interval_text(r) for r in records], 400)]
     if len({record["evidence"] for record in records}) > 1:
-        columns.append(Column("evidence", ("evidence",), [r["evidence"] for r in records], 450, left=True))
+        columns.append(Column("evidence", [r["evidence"] for r in records], 450, left=True))
     return columns
 
 
@@ -365,30 +367,22 @@ def rate_columns(space: Space, records: Sequence[Record]) -> list[Column]:
     Trials of earlier versions have no tokens per second of one chip.
     """
     rated = all("mfu" in record["breakdown"] for record in records)
-    columns = [Column("mfu", ("mfu",), [percent(ranked_rate(r, "mfu")) for r in records], 500)] if rated else []
+    columns = [Column("mfu", [percent(ranked_rate(r, "mfu")) for r in records], 500)] if rated else []
     if all(PER_GPU in record["breakdown"] for record in records):
         cells = [f"{ranked_rate(record, PER_GPU):,.0f}" for record in records]
-        columns.append(Column(PER_GPU, ("tokens/s", f"per {space.chip_word}"), cells, 600))
+        columns.append(Column(PER_GPU, cells, 600, title=("tokens/s", f"per {space.chip_word}")))
     objectives = {objective.name for objective in space.objectives}
     return [column for column in columns if column.name not in objectives]
 
 
-def lines_of(name: str) -> tuple[str, ...]:
-    """A name as a heading of several lines.
-
-    >>> lines_of("gradient_accumulation_steps")
-    ('gradient', 'accumulation', 'steps')
-    """
-    return tuple(name.split("_"))
-
-
-def fitted(columns: Sequence[Column], width: int) -> tuple[list[Column], list[str]]:
-    """The columns that fit, at least the first, and the names of the others."""
-    kept, left_out = list(columns), []
+def fitted(columns: Sequence[Column], width: int) -> tuple[list[Column], list[Text]]:
+    """The columns that fit, at least the first, and a line with the names of the others."""
+    kept, left_out = list(columns), list[str]()
     while sum(column.width for column in kept) > width + GAP and len(kept) > 1:
         last = max(range(1, len(kept)), key=lambda number: (kept[number].leave_out, number))
-        left_out.append(kept.pop(last).name)
-    return kept, left_out[::-1]
+        left_out.insert(0, kept.pop(last).name.replace("\n", " "))
+    names = ", ".join(filter(None, left_out))
+    return kept, [Text(f"Columns that do not fit: {names}")] if names else []
 
 
 def columns_of(
@@ -399,7 +393,7 @@ def columns_of(
 ) -> list[Column]:
     """Columns of a table of cells: `left` are the places of words, `leave_out` says when those of some headings go."""
     return [
-        Column(heading, tuple(heading.split("\n")), [*cells], leave_out.get(heading, 0), left=index in left)
+        Column(heading, [*cells], leave_out.get(heading, 0), left=index in left, title=tuple(heading.split("\n")))
         for index, (heading, cells) in enumerate(zip(headings, zip(*rows, strict=True), strict=True))
     ]
 
@@ -407,8 +401,7 @@ def columns_of(
 def fitted_table(columns: Sequence[Column], width: int) -> list[RenderableType]:
     """The table of the columns that fit, and a line with the names of the others."""
     kept, left_out = fitted(columns, width)
-    names = [name.replace("\n", " ") for name in left_out if name]
-    return [*drawn(kept), *([Text(f"Columns that do not fit: {', '.join(names)}")] if names else [])]
+    return [*drawn(kept), *left_out]
 
 
 def drawn(columns: Sequence[Column]) -> list[RenderableType]:

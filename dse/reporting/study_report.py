@@ -270,10 +270,10 @@ def listing(rows: Sequence[Mapping[str, Any]], width: int) -> Report:
     columns = [
         Column(
             catalogue.heading(fact),
-            tuple(catalogue.heading(fact).split()),
             [catalogue.fact_text(fact, row.get(fact, "-")) for row in rows],
             leave_out=index,
             left=isinstance(rows[0][fact], str),
+            title=tuple(catalogue.heading(fact).split()),
         )
         for index, fact in enumerate(fact for fact in rows[0] if fact not in catalogue.BELOW)
     ]

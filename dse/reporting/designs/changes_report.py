@@ -27,7 +27,7 @@ from dse.reporting.answers import (
     wrapped,
 )
 from dse.reporting.binding import bottleneck_text, sentence
-from dse.reporting.design_table import Column, columns_of, drawn, fitted_table, lines_of, ruled_table
+from dse.reporting.design_table import Column, columns_of, drawn, fitted_table, ruled_table
 from dse.reporting.designs.explanation_report import PASSES, SLIGHT, explanation_report, heading
 from dse.spaces.space import Space
 
@@ -110,20 +110,20 @@ def neighbour_columns(explanation: Explanation, rows: Sequence[Neighbour], title
     others = [o for o in space.objectives if o.name not in ("step_time", "peak_memory")]
     memory = [change_text(row.peak_memory_change, "B") for row in rows]
     columns = [
-        Column("design", (title,), [changes_text(space, row.changes) for row in rows], left=True),
-        Column("step time", ("step time",), [readable(row.step_time, "s") for row in rows], 4),
-        Column("change", ("change",), [relative(row.step_time_change, time) for row in rows]),
+        Column(title, [changes_text(space, row.changes) for row in rows], left=True),
+        Column("step time", [readable(row.step_time, "s") for row in rows], 4),
+        Column("change", [relative(row.step_time_change, time) for row in rows]),
     ]
     if not others:
-        columns.append(Column("memory", ("memory",), [readable(row.peak_memory, "B") for row in rows], 3))
-    columns.append(Column("memory change", ("memory", "change"), memory, 1))
+        columns.append(Column("memory", [readable(row.peak_memory, "B") for row in rows], 3))
+    columns.append(Column("memory\nchange", memory, 1))
     for objective in others:
         value = float(explanation.record["values"][objective.key])
         changes = [relative(row.values[objective.key] - value, abs(value)) for row in rows]
-        columns.append(Column(objective.name, lines_of(objective.name), changes, 3))
+        columns.append(Column(objective.name, changes, 3))
     if bound.limit:
         cells = [verdict(space, row, bound.limit.key) for row in rows]
-        columns.append(Column("limits", ("limits",), cells, 2, left=True))
+        columns.append(Column("limits", cells, 2, left=True))
     return columns
 
 
@@ -268,16 +268,12 @@ def importance_report(name: str, importance: Importance, width: int) -> Report:
     from dse.explaining.importance import DRAWN  # loads Optuna
 
     order = np.argsort(-(importance.trials[0] + importance.designs[0]), kind="stable").tolist()
-    columns = [Column("parameter", ("parameter",), [importance.parameters[at] for at in order], left=True)]
+    columns = [Column("parameter", [importance.parameters[at] for at in order], left=True)]
     for row, objective in enumerate(importance.space.objectives):
-        heading = lines_of(objective.name)
         for what, shares in (("trials", importance.trials[row]), ("space", importance.designs[row])):
             bars = [bar(share, BAR) if share >= 0.005 else "" for share in shares[order]]
             cells = [percent(share) for share in shares[order]]
-            columns += [
-                Column(f"{objective.name} {what}", (*heading, what), cells, row),
-                Column("", ("",), bars, 100 + row, left=True),
-            ]
+            columns += [Column(f"{objective.name}\n{what}", cells, row), Column("", bars, 100 + row, left=True)]
     return [
         Text(f"Study {name}: importance of parameters, over {importance.n_trials:,} feasible trials."),
         Text(),

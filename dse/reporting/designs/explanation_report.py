@@ -118,14 +118,17 @@ def kernel_columns(explanation: Explanation, *, everything: bool = False) -> lis
     shares = [percent(row.seconds / explanation.step_time) for _, _, row in rows]
     roofs = [roofline_cells(explanation, row) if len(row.path) > 1 else [""] * 4 for _, _, row in rows]
     return [
-        Column(f"kernels, in {unit}", (f"kernels, in {unit}",), names, left=True),
-        *(Column(p, HEADINGS.get(p, (p,)), [seconds(row.passes.get(p, 0.0)) for *_, row in rows], 5) for p in passes),
-        Column("in all", ("in all",), [seconds(row.seconds) for *_, row in rows]),
-        Column("of step", ("of", "step"), shares, 1),
-        Column("bound by", ("bound by",), [roof[0] for roof in roofs], 2, left=True),
-        Column("FLOP/B", ("FLOP/B",), [roof[1] for roof in roofs], 7),
-        Column("TFLOP/s", ("TFLOP/s",), [roof[2] for roof in roofs], 6),
-        Column("of roof", ("of", "roof"), [roof[3] for roof in roofs], 3),
+        Column(f"kernels, in {unit}", names, left=True),
+        *(
+            Column(p, [seconds(row.passes.get(p, 0.0)) for *_, row in rows], 5, title=HEADINGS.get(p, (p,)))
+            for p in passes
+        ),
+        Column("in all", [seconds(row.seconds) for *_, row in rows]),
+        Column("of\nstep", shares, 1),
+        Column("bound by", [roof[0] for roof in roofs], 2, left=True),
+        Column("FLOP/B", [roof[1] for roof in roofs], 7),
+        Column("TFLOP/s", [roof[2] for roof in roofs], 6),
+        Column("of\nroof", [roof[3] for roof in roofs], 3),
     ]
 
 
@@ -268,18 +271,16 @@ def gemm_lines(explanation: Explanation, width: int, *, everything: bool) -> Rep
     rows, hidden = shown
     levels = [name.removesuffix("_reload_AB") for name in rows.columns if name.endswith("_reload_AB")]
     columns_of_rows = [
-        Column("product", ("matrix product",), [name.replace("_", " ") for name in rows["product"]], left=True),
-        Column("pass", ("pass",), [name.replace("_", " ") for name in rows["pass"]], left=True),
-        Column(
-            "m n k", ("m, n, k",), [f"{m:,} {n:,} {k:,}" for m, n, k in rows[["m", "n", "k"]].to_numpy().tolist()], 3
-        ),
-        Column("tile", ("tile",), [f"{m:g}x{n:g}" for m, n in rows[["tile_m", "tile_n"]].to_numpy().tolist()]),
+        Column("matrix product", [name.replace("_", " ") for name in rows["product"]], left=True),
+        Column("pass", [name.replace("_", " ") for name in rows["pass"]], left=True),
+        Column("m, n, k", [f"{m:,} {n:,} {k:,}" for m, n, k in rows[["m", "n", "k"]].to_numpy().tolist()], 3),
+        Column("tile", [f"{m:g}x{n:g}" for m, n in rows[["tile_m", "tile_n"]].to_numpy().tolist()]),
     ]
     for rank, level in enumerate(levels):
         reads = rows[[f"{level}_reload_{operand}" for operand in ("AB", "BC", "AC")]].to_numpy().tolist()
         cells = [" ".join(f"{often:.4g}" for often in reads_of_operand) for reads_of_operand in reads]
-        columns_of_rows.append(Column(level, (level, "A B C"), cells, 1 + rank))
-    columns_of_rows.append(Column("time", ("time",), [readable(value, "s") for value in rows["time_s"]]))
+        columns_of_rows.append(Column(level, cells, 1 + rank, title=(level, "A B C")))
+    columns_of_rows.append(Column("time", [readable(value, "s") for value in rows["time_s"]]))
     title = f"Reads of A and B and writes of C, by memory level, of one micro-batch{hidden}"
     return [Text(title), *fitted_table(columns_of_rows, width), Text()]
 
@@ -308,12 +309,12 @@ def optimizer_lines(explanation: Explanation, width: int, *, everything: bool) -
     names = [name.replace("_", " ") for name in rows["group"]]
     heading = f"optimizer: parameter group{hidden}"
     columns_of_groups = [
-        Column("group", (heading,), names, left=True),
-        Column("owned", ("parameters",), [readable_count(value) for value in rows["owned"]]),
-        Column("clip", ("clipping",), [readable(value, "s") for value in rows["gradclip_time_s"]]),
-        Column("clip bytes", ("bytes",), [readable(value, "B") for value in rows["gradclip_bytes"]], 2),
-        Column("apply", ("update",), [readable(value, "s") for value in rows["apply_grad_time_s"]]),
-        Column("apply bytes", ("bytes",), [readable(value, "B") for value in rows["apply_grad_bytes"]], 1),
+        Column(heading, names, left=True),
+        Column("parameters", [readable_count(value) for value in rows["owned"]]),
+        Column("clipping", [readable(value, "s") for value in rows["gradclip_time_s"]]),
+        Column("bytes", [readable(value, "B") for value in rows["gradclip_bytes"]], 2),
+        Column("update", [readable(value, "s") for value in rows["apply_grad_time_s"]]),
+        Column("bytes", [readable(value, "B") for value in rows["apply_grad_bytes"]], 1),
     ]
     return fitted_table(columns_of_groups, width)
 

@@ -237,18 +237,18 @@ def _columns(rows: list[Any]) -> list[Column]:
     layouts = [layout_text(*pair, short).replace("\xa0", " ").replace(", vpp 1,", ",") for pair in pairs]
     memory = [memory_text(space, record).partition(" (")[0] for space, record in pairs]
     runs, dollars = [_run(row) for row in rows], [_dollars(row).partition(" for")[0] for row in rows]
-    heading = ("cost",) if any(runs) else ("$ for 1B", "tokens")
+    heading = "cost" if any(runs) else "$ for 1B\ntokens"
     word = "GPU" if {space.chip_word for space, _ in pairs} == {"GPU"} else "chip"
     return [
-        Column("system", ("system",), [row.system for row in rows], left=True),
-        Column("GPUs", (f"{word}s",), [f"{row.gpus:,}" for row in rows]),
-        Column("step", ("step",), [readable(ranked_time(record), "s") for _, record in pairs]),
-        Column(PER_GPU, ("tokens/s", f"per {word}"), [f"{ranked_rate(record, PER_GPU):,.0f}" for _, record in pairs]),
-        Column("mfu", ("MFU",), [percent(ranked_rate(record, "mfu")) for _, record in pairs], 2),
-        Column("memory", ("memory",), memory, 1),
-        *([Column("run", ("run",), runs)] if any(runs) else []),
-        *([Column("cost", heading, dollars)] if {*dollars} != {"-"} else []),
-        Column("layout", ("best layout",), layouts, 3, left=True),
+        Column("system", [row.system for row in rows], left=True),
+        Column(f"{word}s", [f"{row.gpus:,}" for row in rows]),
+        Column("step", [readable(ranked_time(record), "s") for _, record in pairs]),
+        Column(f"tokens/s\nper {word}", [f"{ranked_rate(record, PER_GPU):,.0f}" for _, record in pairs]),
+        Column("MFU", [percent(ranked_rate(record, "mfu")) for _, record in pairs], 2),
+        Column("memory", memory, 1),
+        *([Column("run", runs)] if any(runs) else []),
+        *([Column(heading, dollars)] if {*dollars} != {"-"} else []),
+        Column("best layout", layouts, 3, left=True),
     ]
 
 

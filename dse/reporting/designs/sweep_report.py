@@ -13,7 +13,7 @@ from rich.text import Text
 from costmodel.formats.quantity import readable
 from dse.output import Record, counted, parameter_text, percent
 from dse.pricing.sweep import NamedDesigns
-from dse.reporting.design_table import Column, fitted_table, interval_columns, lines_of, rest_text, texts_of, varies
+from dse.reporting.design_table import Column, fitted_table, interval_columns, rest_text, texts_of, varies
 from dse.spaces.sections.parameters import Parameter
 
 #: Shown where a design has none.
@@ -29,7 +29,7 @@ def sweep_report(designs: NamedDesigns, width: int, *, most: int | None = None) 
     columns = [
         *(parameter_column(p, records, index) for index, p in enumerate(shown, start=1)),
         *number_columns(designs, records),
-        Column("", ("",), [short_reason(record["reason"]) for record in records], left=True),
+        Column("", [short_reason(record["reason"]) for record in records], left=True),
     ]
     if not any(record["reason"] for record in records):
         columns.pop()
@@ -64,26 +64,26 @@ def parameter_column(parameter: Parameter, records: Sequence[Record], order: int
         parameter.shown(record["params"][parameter.name]) if parameter.name in record["params"] else NOTHING
         for record in records
     ]
-    return Column(parameter.name, lines_of(parameter.name), cells, order, left=bool(parameter.words))
+    return Column(parameter.name, cells, order, left=bool(parameter.words))
 
 
 def number_columns(designs: NamedDesigns, records: Sequence[Record]) -> list[Column]:
     """Derived columns, objectives, intervals and utilization, as far as they differ."""
     space = designs.space
     columns = [
-        Column(d.name, lines_of(d.name), texts_of(records, "derived", d.name, d.unit), 1000 + index)
+        Column(d.name, texts_of(records, "derived", d.name, d.unit), 1000 + index)
         for index, d in enumerate(space.derived)
         if d.name not in designs.names and varies(records, "derived", d.name)
     ]
     columns += [
-        Column(o.name, lines_of(o.name), texts_of(records, "values", o.key, o.unit))
+        Column(o.name, texts_of(records, "values", o.key, o.unit))
         for o in space.objectives
         if varies(records, "values", o.key) or len(records) == 1
     ]
     columns += [column for column in interval_columns(records) if len(set(column.cells)) > 1]
     if varies(records, "breakdown", "mfu"):
         shares = [number(record, "breakdown", "mfu") for record in records]
-        columns.append(Column("mfu", ("mfu",), [NOTHING if s is None else percent(s) for s in shares], 500))
+        columns.append(Column("mfu", [NOTHING if s is None else percent(s) for s in shares], 500))
     return columns
 
 

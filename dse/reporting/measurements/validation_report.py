@@ -247,10 +247,10 @@ def kernel_tables_report(record: Mapping[str, Any], width: int) -> list[Renderab
             cells = {(*(one[key] for key in keys), one["system"]): _cell(one)
                      for one in record[title] if one["kind"] == kind}  # fmt: skip
             names = [*dict.fromkeys(name[:-1] for name in cells)]
-            columns = [Column(key, (key,), [name[at] for name in names], left=True) for at, key in enumerate(keys)]
+            columns = [Column(key, [name[at] for name in names], left=True) for at, key in enumerate(keys)]
             for system in dict.fromkeys(name[-1] for name in cells):
                 texts = [cells.get((*name, system), "-") for name in names]
-                columns.append(Column(system, (system,), texts, leave_out=1))
+                columns.append(Column(system, texts, leave_out=1, title=(system,)))
             table = fitted_table(columns, width)
             shown += [Text(), Text(f"{kind.capitalize()}, by {' and '.join(keys)}"), Text(), *table]
     counts: Counter[str] = Counter()

@@ -21,7 +21,7 @@ from dse.output import EXPECTED_TIME, STEP_TIME, Report, counted, parameter_text
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate
 from dse.reporting.answers import wrapped
-from dse.reporting.design_table import Column, columns_of, fitted_table, lines_of, parameter_columns, varying_parameters
+from dse.reporting.design_table import Column, columns_of, fitted_table, parameter_columns, varying_parameters
 from dse.reporting.designs.changes_report import relative
 from dse.reporting.study_report import spread
 from dse.searching.study import BaseStudy
@@ -168,21 +168,21 @@ def comparison_report(result: Comparison, width: int) -> Report:
     objective, space = result.study.space.objectives[0], result.study.space
     records: list[Record] = [{"params": params} for params in result.designs]
     rows = spread(len(result.trials), ROWS_SHOWN, [0, int(result.ranks[:, 1].argmin())])
-    columns = [Column("trial", ("trial",), [str(result.trials[row]) for row in rows])]
+    columns = [Column("trial", [str(result.trials[row]) for row in rows])]
     columns += parameter_columns(space, [records[row] for row in rows], varying_parameters(space, records))
     for index, name in enumerate(result.names):
         shown = [readable(float(result.objective[row, index]), objective.unit) for row in rows]
         ranks = [f"{result.ranks[row, index]:g}" for row in rows]
         columns += [
-            Column(name, (name, *lines_of(objective.name)), shown),
-            Column(f"{name} rank", (name, "rank"), ranks, 1),
+            Column(name, shown, title=(name, *objective.name.split("_"))),
+            Column(f"{name} rank", ranks, 1, title=(name, "rank")),
         ]
     if result.kind == "systems":
         ratios = (result.objective[rows, 1] / result.objective[rows, 0]).tolist()
-        columns.append(Column("ratio", ("ratio",), [f"{ratio:.3f}" for ratio in ratios]))
+        columns.append(Column("ratio", [f"{ratio:.3f}" for ratio in ratios]))
     if not result.feasible[rows].all():
         verdicts = ["fits" if fits else "does not fit" for fits in result.feasible[rows].tolist()]
-        columns.append(Column("limits", ("limits",), verdicts, 1, left=True))
+        columns.append(Column("limits", verdicts, 1, left=True))
     return [*wrapped([("", text) for text in verdict_texts(result)], width), Text(), *fitted_table(columns, width)]
 
 

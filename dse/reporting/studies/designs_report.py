@@ -13,7 +13,7 @@ from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.quantity import readable
 from dse.output import STEP_TIME, UNITS, Record, Report, bare_name, column_names, column_text
 from dse.pricing.evaluated import RECORD_KEYS
-from dse.reporting.design_table import Column, design_table, drawn, lines_of, rest_text, trial_columns
+from dse.reporting.design_table import Column, design_table, drawn, rest_text, trial_columns
 from dse.searching.trials.measured_runs import by_trial
 from dse.spaces.sections.parameters import keyed
 from dse.spaces.space import Space
@@ -85,7 +85,7 @@ def column_of(space: Space, records: Sequence[Record], name: str) -> Column:
         raise ParameterError(f"{{columns}}: {name}: no column of this study{suggestion(name, known)}")
     parameter = space.recorded_by_name.get(name)
     words = parameter is not None and bool(parameter.words)
-    return Column(name, lines_of(name), ["-" if cell is None else cell for cell in cells], left=words)
+    return Column(name, ["-" if cell is None else cell for cell in cells], left=words)
 
 
 def _cell(space: Space, record: Record, name: str) -> str | None:

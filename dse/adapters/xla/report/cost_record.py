@@ -350,20 +350,20 @@ def sums_table(rows: Sequence[Record], what: str) -> Table:
 def heaviest_columns(rows: Sequence[Record], width: int) -> list[Column]:
     """Columns of kernels; names, also those in the program, have the room that numbers leave."""
     phases = [row["phase"] for row in rows]
-    shown = [Column("phase", ("phase",), phases, 2, left=True)] if set(phases) - {"unknown"} else []
+    shown = [Column("phase", phases, 2, left=True)] if set(phases) - {"unknown"} else []
     shown += [
-        Column("runs", ("runs",), [f"{row['count']:,.0f}" for row in rows], 1),
-        Column("work", ("work",), [readable(row["flops"], "FLOP") for row in rows], 3),
-        Column("traffic", ("traffic",), [readable(row["bytes"], "B") for row in rows], 4),
-        Column("time", ("time",), [time_of(row) for row in rows]),
+        Column("runs", [f"{row['count']:,.0f}" for row in rows], 1),
+        Column("work", [readable(row["flops"], "FLOP") for row in rows], 3),
+        Column("traffic", [readable(row["bytes"], "B") for row in rows], 4),
+        Column("time", [time_of(row) for row in rows]),
     ]
     room = max(width - sum(column.width for column in shown) - GAP, _NAME)
     kernels = [end_of(row["name"], room) for row in rows]
-    shown.insert(0, Column("kernel", ("kernel",), kernels, left=True))
+    shown.insert(0, Column("kernel", kernels, left=True))
     room = width - sum(column.width for column in shown) - GAP
     names = [end_of(row["op_name"], room) for row in rows] if room >= _NAME else []
     if any(names):
-        shown.append(Column("in the program", ("in the program",), names, 5, left=True))
+        shown.append(Column("in the program", names, 5, left=True))
     return shown
 
 
