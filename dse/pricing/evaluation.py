@@ -187,6 +187,7 @@ def _judged(
 ) -> Evaluation:
     """The evaluation of designs with all of their columns, and their margins and violations of `limits`."""
     objectives, (margins, violations) = stacked([o.formula(values) for o in space.objectives], points), limits
+    objectives[~np.isfinite(breakdown.time)] = np.nan  # a design that no rule can run has no number at all
     return Evaluation(
         values=objectives,
         margins=margins,
@@ -393,8 +394,7 @@ def first_of_each(space: Space, owner: np.ndarray[Any, Any], evaluation: Evaluat
 
     cost = as_costs(evaluation.values, [objective.direction for objective in space.objectives])[:, 0]
     broken = np.maximum(evaluation.violations, 0.0).sum(axis=1)
-    missing = np.where(np.isfinite(cost), 0.0, NAN_VIOLATION)
-    broken = np.where(evaluation.feasible, 0.0, broken + missing)
+    broken = np.where(evaluation.feasible, 0.0, broken + np.where(np.isfinite(cost), 0.0, NAN_VIOLATION))
     order = np.lexsort((cost, broken, owner))
     return order[np.unique(owner[order], return_index=True)[1]]
 

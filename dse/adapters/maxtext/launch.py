@@ -127,7 +127,7 @@ def block(model: ModelShape) -> str:
 def model_losses(model: ModelShape) -> list[str]:
     """Fields of a model that its keys do not give back, as `field=value`."""
     back = keys_model(model_keys(model), model.name)
-    silent = {"name", "title", "numerics", "features", "layers", "vocab_multiple"}
+    silent = {"name", "title", "numerics", "features", "layers", "vocab_multiple", "document_len"}
     silent |= {"activation"} if model.gated_mlp else set()
     silent |= set() if model.numerics.router_aux_loss else {"router_balance"}
     silent |= {"ffn_hidden_size"} if _experts_alone(model) else set()

@@ -173,16 +173,18 @@ def test_chunks_and_processes_change_nothing(toy, jobs):
         np.testing.assert_array_equal(parts.breakdown.columns()[name], column)
 
 
-def test_a_design_without_a_number_is_infeasible(toy):
-    """A cost that is no number must not look like a good design."""
+@pytest.mark.parametrize("lost", [("step_time",), ("step_time", "peak_memory")])
+def test_a_design_without_a_number_is_infeasible(toy, lost):
+    """A cost that is no number must not look like a good design, nor a design without a step by its memory alone."""
 
     def broken(run):
-        return transformer_step(run).map(lambda values: values * np.nan)
+        return transformer_step(run).with_columns(dict.fromkeys(lost, np.full(run.num_points, np.nan)))
 
     rules = replace(rules_for(toy), rules=Rules(work=TRAINING, design=DesignPoints, cost=broken))
-    actual = evaluate(toy, toy.legal.random(4, np.random.default_rng(0)), rules=rules)
+    designs = toy.legal.random(4, np.random.default_rng(0))
+    actual = evaluate(toy.with_objectives(["peak_memory"]), designs, rules=rules)
     assert not actual.feasible.any()
-    assert (actual.violations > 0).all()
+    assert (actual.violations[:, 0] > 0).all() or "peak_memory" not in lost
     assert np.isfinite(actual.violations).all()
 
 
