@@ -130,14 +130,9 @@ def megatron() -> Iterator[bytes]:
     yield cases(__file__, "MEGATRON").encode()
 
 
-def torchtitan() -> Iterator[bytes]:
-    """Settings of torchtitan."""
-    yield written("torchtitan", "llama3_8b")
-
-
-def nemo() -> Iterator[bytes]:
-    """Settings of NeMo."""
-    yield written("nemo")
+def settings(form: str, model: str) -> Iterator[bytes]:
+    """A launch file of a framework."""
+    yield written(form, model)
 
 
 def measurements() -> Iterator[bytes]:

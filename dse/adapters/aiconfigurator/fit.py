@@ -63,11 +63,11 @@ def calibrated_to_tables(folder: Path, system: str, *, library: str = "trtllm", 
     machine, stages = system_named(system), list[CalibratedStage]()
     for sample in samples(folder, system=system, library=library, rows=DRAWN, seed=seed):
         rows = TableRows(machine, fitted_rows(sample))
-        if rows.count:
+        if (~rows.sample.rows["kept_apart"]).sum() >= FEWEST:
             stages.append(table_stage(rows, seed))
             machine = machine.with_quantities({one.name: one.after for one in stages[-1].constants})
     if not stages:
-        raise DseError(f"{folder}: no rows of training's sizes on the chip of {system}; expected m, n, k from 512")
+        raise DseError(f"{folder}: too few rows of training's sizes on the chip of {system}; expected m, n, k from 512")
     text = system_text(system, system_named(system), stages, "kernel tables of aiconfigurator", {})
     return Calibration(machine, text, tuple(stages))
 

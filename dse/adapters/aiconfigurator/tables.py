@@ -144,28 +144,37 @@ def read_kernel_table(path: Path, kind: str) -> pd.DataFrame:
 
     Raises `DseError` if the file is not a table of this kind.
     """
-    from pyarrow import ArrowException, parquet  # slow to import
+    from pyarrow import ArrowException, parquet, types  # slow to import
 
     about = KINDS[kind]
-    needed = [*about["shape"], about["format"], "latency"]
-    wanted = {*needed, *about["only"], "kernel_source", "nccl_dtype", "power"}
+    needed = [*about["shape"], about["format"], "latency", "kernel_source"]
+    wanted = {*needed, *about["only"], "nccl_dtype", "power"}
     try:
-        names = parquet.read_schema(path).names
-        table: pd.DataFrame = parquet.read_table(path, columns=[name for name in names if name in wanted]).to_pandas()
+        schema = parquet.read_schema(path)
+        table: pd.DataFrame = parquet.read_table(path, columns=[n for n in schema.names if n in wanted]).to_pandas()
     except (ArrowException, OSError) as error:
         raise DseError(f"{path}: not a Parquet file ({str(error).splitlines()[0]})") from None
     if lacking := [name for name in needed if name not in table]:
         raise DseError(f"{path}: no column {', '.join(lacking)}; expected a table {about['file']} of aiconfigurator")
+    for name in table.columns:
+        values, is_number = schema.field(name).type, name in (*about["shape"], "latency", "power")
+        if table[name].dtype.kind not in "iuf" if is_number else types.is_nested(values):
+            raise DseError(f"{path}: column {name}: expected {'numbers' if is_number else 'words'}, got {values}")
     if kind == "collectives":
         table["message_bytes"] = table["message_size"] * np.where(table.get("nccl_dtype", "half") == "int8", 1, 2)
     table = table.rename(columns={"kernel_source": "kernel"}).assign(measured=table.pop("latency") * 1e-3)
-    family = path.parts[-3] + " " + table["kernel"].astype(str).str.extract(FAMILY, expand=False).fillna("")
+    table["kernel"] = table["kernel"].astype(str).fillna("")
+    family = path.parts[-3] + " " + table["kernel"].str.extract(FAMILY, expand=False).fillna("")
     return table.assign(library=path.parts[-3], release=path.parts[-2], family=family)
 
 
 def usable_rows(table: pd.DataFrame, kind: str, system: System, left_out: Counter[str]) -> pd.DataFrame:
     """The rows of a table that a formula can be compared with, with `format` and `size`; `left_out` counts others."""
     about, has_mx = KINDS[kind], bool(system.chip.mx_speedup > 0)
+    shape = table[about["shape"]].assign(others=table.get("num_gpus", 2) - 1, measured=np.ceil(table["measured"]))
+    whole = ((shape >= 1) & (shape < np.inf)).all(axis=1)
+    left_out["an empty shape, or no time"] += int((~whole).sum())
+    table = table[whole]
     precision = table[about["format"]].map({word: names[has_mx] for word, names in about["formats"].items()})
     usual = precision.notna() & True
     for name in table.columns.intersection([*about["only"]]):
@@ -173,7 +182,6 @@ def usable_rows(table: pd.DataFrame, kind: str, system: System, left_out: Counte
     table = table.assign(format=precision)
     fastest = table.groupby("format")["measured"].transform("quantile", q=0.05)
     reasons = {
-        "an empty shape": (table[about["shape"]] < 1).any(axis=1),
         "a number format without a formula": precision.isna(),
         "a distribution, window, step or cache without a formula": ~usual,
         "timed for a second, at the power limit": table["power"] > 0 if "power" in table else precision.isna(),

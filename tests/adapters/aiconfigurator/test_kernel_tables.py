@@ -72,11 +72,15 @@ def test_rows_that_say_little_of_kernels_are_counted_apart(tmp_path):
     stored(tmp_path, pd.concat([usual, usual.iloc[:3].assign(latency=1e-6), products("int8_wo").assign(latency=1.0)]))
     stored(tmp_path, timed(products("fp8_block"), "fp8_blockwise", 1.0).assign(latency=0.15), library="vllm")
     stored(tmp_path, usual.assign(power=690.0), library="sglang")
+    stored(
+        tmp_path, usual.iloc[:5].assign(latency=[np.nan, np.inf, 0, -1, 9], n=[1, 1, 1, 1, np.nan]), library="cublas"
+    )
     experts = pd.read_csv(TEST_DATA / "experts_of_ranks.csv")
     stored(tmp_path, experts, kind="moe")
     record = validate_kernels(tmp_path)
     left_out = {one["reason"]: one["rows"] for one in record["left_out"]}
     assert left_out == {
+        "an empty shape, or no time": 5,
         "faster than the data sheet allows": 3,
         "a number format without a formula": len(usual),
         "launched from Python, not from a CUDA graph": len(usual),
@@ -144,14 +148,17 @@ def test_a_folder_or_an_option_that_does_not_fit_is_refused(tmp_path, arguments:
     assert error.count("\n") == 1
 
 
-def test_a_broken_table_is_one_line(tmp_path):
-    release_folder = tmp_path / "h100_sxm" / "gemm" / "vllm" / "1"
-    release_folder.mkdir(parents=True)
-    (release_folder / "gemm_perf.parquet").write_bytes(b"version https://git-lfs")
-    with pytest.raises(DseError, match="not a Parquet file"):
+BROKEN = {"no column n, k": {}, "expected numbers, got bool": {"m": True}, "expected numbers, got list": {"m": [[8]]}}
+
+
+@pytest.mark.parametrize("message", BROKEN)
+def test_a_broken_table_is_one_line(message, tmp_path):
+    table = timed(products(), "bf16", 1.0).iloc[:1].assign(**BROKEN[message])
+    stored(tmp_path, table if BROKEN[message] else table[["m"]])
+    with pytest.raises(DseError, match=message):
         validate_kernels(tmp_path)
-    pd.DataFrame({"m": [1]}).to_parquet(release_folder / "gemm_perf.parquet")
-    with pytest.raises(DseError, match="no column n, k, gemm_dtype, latency"):
+    next(tmp_path.rglob("*.parquet")).write_bytes(b"version https://git-lfs")
+    with pytest.raises(DseError, match="not a Parquet file"):
         validate_kernels(tmp_path)
 
 
