@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,28 +33,8 @@ AFTER: Final = (1, 3, 5, 10)
 RUNS: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class GroupReplay:
-    """A group of runs, in the order in which tuning proposed them."""
-
-    group: str
-    candidates: int
-    ran: int  #: candidates that did not run out of memory
-    order: tuple[str, ...]  #: identities of rows
-    shares: tuple[float, ...]  #: best measured throughput so far over the best of the group, after each run
-    model_only: tuple[float, ...]  #: the same in the order of predictions
-    out_of_memory: int  #: proposals that ran out of memory
-    stopped: int | None  #: runs after which tuning would have stopped
-
-    def to_json(self) -> dict[str, Any]:
-        """The group as JSON has it."""
-        shares = {"share": shares_after(self.shares), "model_only": shares_after(self.model_only)}
-        kept = {name: getattr(self, name) for name in ("group", "candidates", "ran", "order", "out_of_memory")}
-        return {**kept, **shares, "stopped_after": self.stopped}
-
-
 def shares_after(shares: Sequence[float]) -> dict[str, float]:
-    """Number of runs -> share of the best throughput after them."""
+    """Number of runs -> best measured throughput so far over the best of the group, from that after each run."""
     return {str(count): shares[min(count, len(shares)) - 1] for count in AFTER}
 
 
@@ -75,21 +55,20 @@ def replay(file: str | Path, runs: int = RUNS) -> dict[str, Any]:
     if not replayed:
         raise DseError(f"no group of runs with a time: a row needs a `group`, and `row_type` {' or '.join(RUN_TYPES)}")
 
-    def mean(shares: Sequence[Sequence[float]]) -> dict[str, float]:
-        every = [shares_after(row) for row in shares]
-        return {key: float(np.mean([row[key] for row in every])) for key in every[0]}
+    def mean(name: str) -> dict[str, float]:
+        return {str(count): float(np.mean([group[name][str(count)] for group in replayed])) for count in AFTER}
 
     return {
-        "groups": [one.to_json() for one in replayed],
-        "mean": mean([one.shares for one in replayed]),
-        "model_only_mean": mean([one.model_only for one in replayed]),
-        "out_of_memory": sum(one.out_of_memory for one in replayed),
+        "groups": replayed,
+        "mean": mean("share"),
+        "model_only_mean": mean("model_only"),
+        "out_of_memory": sum(group["out_of_memory"] for group in replayed),
         "not_candidates": left,
     }
 
 
-def _replayed(name: str, rows: Sequence[MeasuredRow], runs: int, left: dict[str, str]) -> GroupReplay | None:
-    """One group; None if none of its runs has a time."""
+def _replayed(name: str, rows: Sequence[MeasuredRow], runs: int, left: dict[str, str]) -> dict[str, Any] | None:
+    """One group, as JSON has it; None if none of its runs has a time."""
     known = _evaluated(rows, left)
     answers = [_answer(*one) for one in known]
     best = min((time for time, _ in answers if time > 0), default=math.nan)
@@ -116,16 +95,16 @@ def _replayed(name: str, rows: Sequence[MeasuredRow], runs: int, left: dict[str,
         shares.append(_share(best, [one.step_time for one in told]))
     order = np.lexsort([predicted, memory > capacity])[: len(told)]
     alone = [answers[at][0] for at in order.tolist()]
-    return GroupReplay(
-        group=name,
-        candidates=len(known),
-        ran=sum(time > 0 for time, _ in answers),
-        order=tuple(known[one.candidate][0].id for one in told),
-        shares=tuple(shares),
-        model_only=tuple(_share(best, alone[: count + 1]) for count in range(len(alone))),
-        out_of_memory=sum(one.out_of_memory for one in told),
-        stopped=stopped,
-    )
+    return {
+        "group": name,
+        "candidates": len(known),
+        "ran": sum(time > 0 for time, _ in answers),
+        "order": [known[one.candidate][0].id for one in told],
+        "out_of_memory": sum(one.out_of_memory for one in told),
+        "share": shares_after(shares),
+        "model_only": shares_after([_share(best, alone[: count + 1]) for count in range(len(alone))]),
+        "stopped_after": stopped,
+    }
 
 
 def _evaluated(rows: Sequence[MeasuredRow], left: dict[str, str]) -> list[Evaluated]:

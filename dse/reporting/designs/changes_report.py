@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.table import Table
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
@@ -27,7 +26,7 @@ from dse.reporting.answers import (
     wrapped,
 )
 from dse.reporting.binding import bottleneck_text, sentence
-from dse.reporting.design_table import Column, columns_of, drawn, fitted_table, ruled_table
+from dse.reporting.design_table import Column, columns_of, drawn, fitted, fitted_table
 from dse.reporting.designs.explanation_report import PASSES, SLIGHT, explanation_report, heading
 from dse.spaces.space import Space
 
@@ -194,9 +193,9 @@ def difference_report(difference: Difference, width: int, *, everything: bool = 
     return [
         *wrapped([*heading(one), (name_of(other).capitalize(), text)], width),
         Text(),
-        waterfall(difference, "step_time", everything=everything),
+        *waterfall(difference, "step_time", width, everything=everything),
         Text(),
-        waterfall(difference, "peak_memory", everything=everything),
+        *waterfall(difference, "peak_memory", width, everything=everything),
     ]
 
 
@@ -205,28 +204,23 @@ def name_of(explanation: Explanation) -> str:
     return f"trial {explanation.trial}" if explanation.trial is not None else "the other design"
 
 
-def waterfall(difference: Difference, total: str, *, everything: bool) -> Table:
+def waterfall(difference: Difference, total: str, width: int, *, everything: bool) -> Report:
     """From the total of one design to that of the other, part by part; each row adds to the one above."""
     is_time = total == "step_time"
     tree, column, unit = (difference.time, "seconds", "s") if is_time else (difference.memory, "bytes", "B")
     start, end = (getattr(explained, total) for explained in (difference.one, difference.other))
-    table = ruled_table()
-    table.add_column("why the step differs" if is_time else "why the memory differs", no_wrap=True, min_width=34)
-    for name in ("change", "leads to"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("saves" + " " * (HALF - 5) + "costs", no_wrap=True)
-    table.add_row("this design", "", readable(start, unit), "", style="bold")
     parts, reached = gathered(tree, column, lambda _: 1), start
     longest = max(map(abs, parts.values()), default=1.0)
+    rows = [("this design", "", readable(start, unit), "")]
     for path, value in parts.items():
         reached += value
-        cells = [change_text(value, unit), readable(reached, unit), signed_bar(value / longest)]
-        table.add_row(path[0], *cells)
+        rows.append((path[0], change_text(value, unit), readable(reached, unit), signed_bar(value / longest)))
         for below, amount in branches(difference, tree, column, path, everything=everything):
-            table.add_row(f"  {' > '.join(below)}", change_text(amount, unit), "", "", style="dim")
-    other = name_of(difference.other)
-    table.add_row(other, change_text(end - start, unit), readable(end, unit), "", style="bold")
-    return table
+            rows.append((f"  {' > '.join(below)}", change_text(amount, unit), "", ""))
+    rows.append((name_of(difference.other), change_text(end - start, unit), readable(end, unit), ""))
+    title, bars = f"why the {'step' if is_time else 'memory'} differs", f"{'saves':{HALF}}costs"
+    columns = columns_of((title, "change", "leads to", bars), rows, left=(0, 3), leave_out={bars: 1})
+    return drawn(fitted(columns, width)[0])
 
 
 def branches(
