@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import combinations
 from threading import Lock
 from typing import Any, Final
 
@@ -161,28 +162,32 @@ class Screening:
 
         Where nothing is feasible yet, the design that breaks limits the least moves.
         """
-        most = self.evaluated + POLISHED * self.budget
-        for objective in range(self.archive.costs.shape[1]):
-            while self.evaluated < most and (here := self._unpolished(objective)) is not None:
-                self._noted(self._new(self._combined(here, objective, most)))
-        if self._tables and len(self.archive.places):
-            self._noted(self._new(self._spread()))
+        most, spread = self.evaluated + POLISHED * self.budget, False
+        while self.evaluated < most:
+            if here := self._unpolished():
+                self._noted(self._new(self._combined(*here, most)))
+            elif spread or not self._tables or not len(self.archive.places):
+                break
+            else:
+                self._noted(self._new(self._spread()))
+                spread = True
 
-    def _unpolished(self, objective: int) -> FloatArray | None:
-        """The best design of an objective, or the one nearest to feasibility; None where it was polished."""
+    def _unpolished(self) -> tuple[FloatArray, int] | None:
+        """The best design of an objective, or the one nearest to feasibility, and the objective; None once polished."""
+        for objective, best in enumerate(self.archive.costs.argmin(axis=0) if len(self.archive.costs) else ()):
+            if self.archive.explored[best] != 2:
+                self.archive.explored[best] = 2
+                return self.archive.places[best], objective
         if len(self.archive.costs):
-            best = int(self.archive.costs[:, objective].argmin())
-            polished, self.archive.explored[best] = self.archive.explored[best] == 2, 2
-            return None if polished else self.archive.places[best]
+            return None
         places, _, violations = joined(self._all)
         last, self._nearest = self._nearest, places[violations.argmin()]
-        return None if np.array_equal(last, self._nearest) else self._nearest
+        return None if np.array_equal(last, self._nearest) else (self._nearest, 0)
 
     def _combined(self, best: FloatArray, objective: int, most: int) -> FloatArray:
         """Designs that should be better, whose components are those of evaluated designs that differ in one alone.
 
-        Components may act on each other, so designs that are two steps from the best are among them too.
-        Where few designs are evaluated for a batch, since evaluation is slow, some are left out at random.
+        Components may act on each other, so a round of designs with two other components is among them too.
         """
         effects = self._effects(best, most)
         self._tables = self._tables or effects
@@ -192,12 +197,12 @@ class Screening:
         finite = [np.isfinite(change).all(axis=1) for change in changes]
         if not finite[0][0]:
             return best[np.newaxis][:0]
-        chosen = combined([change[rows] for change, rows in zip(changes, finite, strict=True)], -now[columns[1:]])
+        changes, room = [change[rows] for change, rows in zip(changes, finite, strict=True)], -now[columns[1:]]
+        chosen = np.concatenate([combined(changes, room), paired(changes, room, self._size)])
         designs = best
         for (places, _), rows, numbers in zip(effects, finite, chosen.T, strict=True):
             designs = np.where(places[rows][numbers] != best, places[rows][numbers], designs)
-        pairs = self.rng.permutation(self.lattice.moved(best[np.newaxis], self.lattice.pairs)[0])
-        return np.concatenate([designs, pairs])[: max(most - self.evaluated, 0)]
+        return designs[: max(most - self.evaluated, 0)]
 
     def _effects(self, best: FloatArray, most: int) -> list[Effects]:
         """For each component, the best and designs that differ from it in that one alone.
@@ -545,6 +550,19 @@ def combined(changes: Sequence[FloatArray], room: FloatArray) -> IntArray:
         rows.append(_least(changes, room, np.r_[1.0, _multipliers(changes, room)]))
         changes[number] = changes[number][:1]
     return np.concatenate(rows)
+
+
+def paired(changes: Sequence[FloatArray], room: FloatArray, most: int) -> IntArray:
+    """Combinations as of `combined` that change two components, those of the least objective first. [-]"""
+    rows, costs = [np.zeros((0, len(changes)), dtype=np.intp)], [np.zeros(0)]
+    near = [np.argsort(change[:, 0], kind="stable")[:KEPT] for change in changes]
+    for one, other in combinations(range(len(changes)), 2):
+        both = changes[one][near[one], np.newaxis] + changes[other][near[other]]
+        places = np.nonzero((both[..., 1:] <= room + TOLERANCE).all(axis=-1))
+        rows.append(np.zeros((places[0].size, len(changes)), dtype=np.intp))
+        rows[-1][:, one], rows[-1][:, other] = near[one][places[0]], near[other][places[1]]
+        costs.append(both[places][:, 0])
+    return np.concatenate(rows)[np.argsort(np.concatenate(costs), kind="stable")[:most]]
 
 
 def _least(changes: Sequence[FloatArray], room: FloatArray, weights: FloatArray) -> IntArray:

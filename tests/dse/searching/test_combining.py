@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dse.searching.samplers.screening_sampler import combined
+from dse.searching.samplers.screening_sampler import combined, paired
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -21,3 +21,6 @@ def test_the_best_combination_within_the_limits_is_among_them(seed):
     assert within.any()
     actual = {*map(tuple, combined(changes, room).tolist())}
     assert tuple(every[np.where(within, totals[:, 0], np.inf).argmin()].tolist()) in actual
+    costs = np.where(within & ((every > 0).sum(axis=1) <= 2), totals[:, 0], np.inf)
+    two = {*map(tuple, paired(changes, room, 64).tolist())}
+    assert np.isinf(costs.min()) or tuple(every[costs.argmin()].tolist()) in two
