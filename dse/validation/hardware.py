@@ -10,13 +10,6 @@ from costmodel.formats.shipped import current_name
 from dse.validation.expressed import Machine, NotExpressed, system_named
 from dse.validation.table import WORDS, MeasuredRow
 
-#: System -> pattern of the names of other fabrics between its nodes, and the system with such a fabric. A bandwidth
-#: "over the job" is printed for clusters of AWS.
-FABRICS: Final[dict[str, tuple[str, str]]] = {
-    "h100_80g_dgx": (r"EFA|over the job", "h100_80g_efa"),
-    "b200_180g_dgx": (r"EFA", "b200_180g_efa"),
-}
-
 #: How rows state a fabric: adapters, the rate of one, and whose they are.
 STATED_RATE: Final = r"(?:(\d+)x )?(?:[A-Za-z ]*)(?<![\d.])(\d+(?:\.\d+)?) Gb/s(?: [A-Za-z]+)*?(?: per (node|GPU)|\)|$)"
 
@@ -44,7 +37,7 @@ def machine_of(row: MeasuredRow, system: str | None = None) -> Machine:
     if not name and (name := current_name(row.hw, "systems")) not in system_names():
         raise NotExpressed(f"a system for {row.hw or 'its hardware'}")
     per_node = row.gpus_per_node or NODE
-    called, other = FABRICS.get(name, ("$^", name))
+    called, other = WORDS["fabrics"].get(name, ("$^", name))
     name = other if re.search(called, f"{row.hw} {row.inter_node}") else name
     if tested := re.match(r"measured all-reduce ([\d.]+) GB/s over the job", row.inter_node):
         waits = latencies(float(tested[1]) * 1e9, row.gpus, system_named(name))

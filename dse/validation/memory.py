@@ -8,19 +8,7 @@ from typing import Final
 
 from costmodel import System
 from dse.validation.expressed import Expressed
-from dse.validation.table import MeasuredRow
-
-#: Memory that PyTorch's allocator counts: not the driver's context and the buffers of its libraries.
-ALLOCATED: Final = (
-    *("weights_memory", "gradients_memory", "optimizer_memory"),
-    *("activations_memory", "buffers_memory"),
-)
-#: Parts of the memory that a measured figure counts, by words in `mem_kind`; all of it unless they say so.
-PARTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "parameters+gradients+optimizer": ("weights_memory", "gradients_memory", "optimizer_memory"),
-    "activations": ("activations_memory",),
-    **dict.fromkeys(("allocated", "reserved", "peak"), ALLOCATED),
-}
+from dse.validation.table import WORDS, MeasuredRow
 
 #: Sizes of memory that differ by more are those of another chip: they are stated in GB or in GiB. [-]
 OTHER_MEMORY: Final = 0.1
@@ -29,7 +17,7 @@ OTHER_MEMORY: Final = 0.1
 def counted_memory(row: MeasuredRow, run: Expressed, cost: Mapping[str, float]) -> float:
     """The part of a predicted memory that a row's figure counts. [B]"""
     kind = row.mem_kind.split("(")[0]
-    parts = next((parts for word, parts in PARTS.items() if word in kind), ("peak_memory",))
+    parts = next((parts for word, parts in WORDS["memory"].items() if word in kind), ("peak_memory",))
     counted = math.fsum(cost[part] for part in parts)
     held = run.machine.quantities.get("software_fragmentation", 0.0) if "reserved" in kind else 0.0
     return counted * (1 + held)
