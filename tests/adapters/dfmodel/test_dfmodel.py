@@ -195,20 +195,6 @@ def test_generations_agree_where_the_later_is_told_to_double(layer, chosen):
     assert evaluate(layer, setup, chosen, generation="gen2a").iteration_time < first
 
 
-# Topology -> ports of links and of switches, of 2 x 3 x 5 chips with links of 7, 11 and 13 GB/s, by hand.
-PORTS = {
-    "sw": (30 * 7, 30 * 7),
-    "r": (30 * 7, 2 * 7),
-    "fc": (30 * 29 * 7, 0),
-    "r_r": (30 * 7 + 30 * 11, 2 * 5 * 7 + 2 * 6 * 11),
-    "fc_fc": (6 * 5 * 5 * 7 + 5 * 4 * 11, 25 * 11),
-    "r_fc": (30 * 7 + 20 * 11, 10 * 7 + 25 * 11),
-    "r_sw": (30 * 7 + 5 * 11, 10 * 7 + 5 * 11),
-    "sw_sw": (30 * 7 + 5 * 11, 30 * 7 + 5 * 11),
-    "r_r_r": (30 * (7 + 11 + 13), 30 * 7 + 20 * 11 + 12 * 13),
-    "r_sw_sw": (30 * 7 + 15 * 11 + 5 * 13, 30 * 7 + 15 * 11 + 5 * 13),
-    "sw_sw_sw": (30 * 7 + 15 * 11 + 5 * 13, 30 * 7 + 15 * 11 + 5 * 13),
-}
 SHAPES = {1: (30.0, 1.0, 1.0), 2: (6.0, 5.0, 1.0), 3: (2.0, 3.0, 5.0)}
 ROLES = {1: ("TP",), 2: ("TP", "DP"), 3: ("TP", "PP", "DP")}
 
@@ -224,12 +210,10 @@ def network(topology: str, **changes: object) -> Setup:
     return Setup.of(topology=topology, roles=ROLES[dims], **columns)
 
 
-@pytest.mark.parametrize("topology", PORTS)
-def test_price_and_power_of_every_topology(topology):
-    links, switches = PORTS[topology]
+@pytest.mark.parametrize(("topology", "ports"), cases(__file__, "PORTS").items())
+def test_price_and_power_of_every_topology(topology, ports):
     setup = network(topology)
-    assert system_price(setup) == pytest.approx(links + 1000 * switches)
-    assert system_power(setup) == pytest.approx(links + 1000 * switches)
+    assert system_price(setup) == system_power(setup) == pytest.approx(ports[0] + 1000 * ports[1])
 
 
 def test_few_chips_need_no_switches_and_one_no_links():

@@ -1,14 +1,18 @@
-"""Adapters of LoRA in launch files: written in the words of frameworks that have them, and read back."""
+"""Adapters of LoRA in launch files, in the words of frameworks; and whether any column of designs is forgotten."""
+
+import re
 
 import pytest
 
 from costmodel import load_model
 from costmodel.errors import DseError
+from costmodel.training.design import EVERY_MODULE, DesignPoints
 from dse.adapters.megatron_bridge import launch as bridge
 from dse.adapters.torchtitan import launch as torchtitan
 from dse.api.exports import artefacts
 from dse.launches.launch import Launch, NotExpressible
 from dse.spaces.question import Question, planned_space
+from tests.house import ROOT
 from tests.support.launch_files import read_text
 
 LAYOUT = {"tp": 1, "pp": 1, "dp": 8, "gradient_accumulation_steps": 2, "zero": 1, "overlap_grad_reduce": True,
@@ -80,3 +84,17 @@ def test_other_simulators_have_no_adapters(form):
     [file] = artefacts(planned.space, [first], form)
     assert file.content is None
     assert file.notes == (f"{form} cannot express lora_rank",)
+
+
+#: Columns that are parts of others, and those of modules, which patterns and frameworks name.
+PARTS = {"first_stage_layers", "last_stage_layers", "cp_a2a", "quantized_base", "activation_offload_fraction",
+         "recompute_method", "recompute_layers",
+         *DesignPoints.aliases, *(module.column for module in EVERY_MODULE)}  # fmt: skip
+
+
+@pytest.mark.parametrize("adapter", ["megatron", "maxtext", "torchtitan"])
+def test_adapters_name_every_column_of_designs(adapter):
+    """A column that neither an adapter nor the file of its framework names is left out without a word."""
+    folders = f"dse/adapters/{adapter}/**/*.py", f"dse/adapters/{adapter}/*.yaml", "dse/launches/*.py"
+    files = [file for pattern in (*folders, f"search_spaces/frameworks/{adapter}*.yaml") for file in ROOT.glob(pattern)]
+    assert {*DesignPoints.declared()} - PARTS <= {word for f in files for word in re.findall(r"\w+", f.read_text())}
