@@ -40,16 +40,11 @@ PRINTED = cases(__file__, "PRINTED")
 TO_THE_LAST_DIGITS = 1e-12  # asked for: 1e-9
 
 
-def f32(value: float) -> float:
-    """A number as the reference holds it."""
-    return float(np.float32(value))
-
-
-#: Its set-up: numbers as the file holds them, times their units.
+#: Its set-up: numbers as the file holds them, in 32 bits, times their units.
 GPT_1T = Setup.of(
     topology="r_r",
     roles=("PP", "DP"),
-    **{name: [f32(value) * unit] for name, (value, unit) in cases(__file__, "GPT_1T").items()},
+    **{name: [float(np.float32(value)) * unit] for name, (value, unit) in cases(__file__, "GPT_1T").items()},
 )
 
 
