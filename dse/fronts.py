@@ -416,10 +416,12 @@ def most_dominating(
     At least 1 - 1/e of the most that `count` points can add: the gain of a point only falls as others are chosen
     [Nemhauser1978]_, by the part that it shares with the boxes that each of them takes away.
     """
+    powers = -np.frexp(reference)[1]  # scaled by powers of two, no digit changes and no volume overflows
+    costs, reference = np.ldexp(costs, powers), np.ldexp(reference, powers)
     rows = np.flatnonzero((costs < reference).all(axis=1))
     rows = rows[np.lexsort(costs[rows].T[::-1])]
     points = costs[rows]
-    left = Undominated(reference, existing)
+    left = Undominated(reference, None if existing is None else np.ldexp(existing, powers))
     gains = left.gains(points)
     chosen: list[int] = []
     while len(chosen) < min(count, rows.size):

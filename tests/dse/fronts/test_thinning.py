@@ -29,7 +29,7 @@ def test_each_choice_adds_the_most_there_is(objectives):
 
 def test_all_that_adds_something_is_chosen_in_the_end_and_nothing_else():
     costs = np.array([[3.0, 1.0], [1.0, 3.0], [2.0, 2.0], [2.0, 2.0], [2.5, 2.5], [0.0, 4.0], [np.nan, 0.0]])
-    assert most_dominating(costs, 9, np.array([4.0, 4.0])).tolist() == [2, 1, 0]
+    assert all(most_dominating(unit * costs, 9, np.full(2, 4 * unit)).tolist() == [2, 1, 0] for unit in (1.0, 1e200))
     assert most_dominating(costs, 9, np.array([4.0, 4.0]), existing=costs[:1]).tolist() == [1, 2]
     assert most_dominating(costs[:0], 9, np.array([4.0, 4.0])).tolist() == []
 
