@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from costmodel.errors import DseError, ParameterError, suggestion
+from costmodel.errors import DseError, ParameterError
 from costmodel.formats import shipped
 from costmodel.formats.input_files import content
 from costmodel.rules.registry import profile_named
@@ -113,8 +113,14 @@ def _evaluated_by(kind: FileKind | None, path: Path, profile: str | None) -> Wor
 
 
 def cost(
-    file: str | Path, options: Mapping[str, Any] | None = None, *, profile: str | None = None,
-    note: Callable[[str], None] = lambda text: None,
+    file: str | Path, *, profile: str | None = None, note: Callable[[str], None] = lambda text: None,
+    system: str | None = None, barriers: Literal["barrier", "element"] | None = None, large: bool | None = None,
+    resolve: bool | None = None, prefer: str | None = None, most_groups: int | None = None,
+    tile_size: int | None = None, gpus: int | None = None, gpus_per_server: int | None = None,
+    busbw: str | Path | None = None, gpu_type: str | None = None, nvlink_bandwidth: float | None = None,
+    nics_per_server: int | None = None, nic_type: str | None = None, nic_bandwidth: float | None = None,
+    dp_overlap: float | None = None, tp_overlap: float | None = None, ep_overlap: float | None = None,
+    pp_overlap: float | None = None, strict_compat: bool | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Evaluate an HLO module, or a file of a reference model: the JSON of `dse evaluate FILE`.
 
@@ -124,18 +130,21 @@ def cost(
     ----------
     file : str or Path
         The file; its content tells its kind.
-    options : mapping, optional
-        Options of `dse evaluate` for its kind, such as ``{"system": "h100"}`` or ``{"nic_bandwidth": 50e9}``; numbers
-        are in SI units.
     profile : str, optional
         Rules that evaluate it; by default those of its kind.
     note : callable
         Called with each line on an assumption.
+    system, barriers, large
+        Of an HLO module; as for `load_module`.
+    resolve, prefer, most_groups, tile_size
+        Of a DFModel set-up.
+    gpus, gpus_per_server, busbw, gpu_type, nvlink_bandwidth, nics_per_server, nic_type, nic_bandwidth
+        Of an AICB workload, as its overlaps and `strict_compat`: those of `simai_cost` and `network_of`. [-], [B/s]
     """
-    path = Path(file)
+    given = {name: value for name, value in locals().items() if value is not None}
+    path = Path(given.pop("file"))
+    given = {"groups" if name == "most_groups" else name: given[name] for name in given.keys() - {"profile", "note"}}
     kind = _evaluated_by(recognized(path), path, profile)
-    given = {name: value for name, value in (options or {}).items() if value is not None}
     for name in given.keys() - kind.defaults:
-        has = f"{kind.title}, which {path} is{suggestion(name, kind.defaults)}"
-        raise ParameterError(f"options: {name}: not an option of {has}")
+        raise ParameterError(f"{{{name}}}: not an option of {kind.title}, which {path} is")
     return dict(load(kind.record)(path, profile or kind.profile_of(path), profile is not None, given, note))
