@@ -14,16 +14,33 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from numbers import Real
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar
+from types import UnionType
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from costmodel.errors import ParameterError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def each_is(value: Any, kind: type | UnionType) -> bool:
+    """True for a value of a type, and for a list or tuple of values of this type."""
+    return isinstance(value, kind) or (isinstance(value, list | tuple) and all(isinstance(one, kind) for one in value))
+
+
+def has_lists(value: Any) -> bool:
+    """True for a mapping to lists or texts."""
+    return isinstance(value, Mapping) and all(isinstance(one, Collection) for one in value.values())
+
+
+def several(value: Any) -> tuple[Any, ...]:
+    """A list or tuple; one value stands for a tuple of one."""
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
 
 #: Whole numbers that are at least 1; others may be 0.
 FROM_ONE: Final = {"gpus", "seq_len", "global_batch_size", "budget", "parallel"}
@@ -35,12 +52,15 @@ KINDS: Final[dict[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]]]
     "str": (lambda value: isinstance(value, str | Real), "text", str),
     "Path": (lambda value: isinstance(value, Path), "a path", Path),
     "Pins": (lambda value: isinstance(value, Mapping), "a mapping, such as {'tp': 8}", dict),
-    "Sequence[str]": (
-        lambda value: isinstance(value, str | list | tuple),
-        "names, such as ['bf16', 'fp8']",
-        lambda value: (value,) if isinstance(value, str) else tuple(value),
-    ),
+    "Mapping[str, Any]": (lambda value: isinstance(value, Mapping), "a mapping, such as {'system': 'h100'}", dict),
+    "Columns": (has_lists, "lists by name, such as {'tp': [1, 2]}", dict),
+    "pd.DataFrame": (lambda value: type(value).__name__ == "DataFrame", "a table of pandas", lambda value: value),
+    "Sequence[str]": (lambda value: each_is(value, str), "names, such as ['bf16', 'fp8']", several),
+    "Paths": (lambda value: each_is(value, str | Path), "paths, such as ['run.log']", several),
 }
+#: Files. Values by name: lists, or texts such as "1,2,4".
+Paths: TypeAlias = Sequence[str | Path]
+Columns: TypeAlias = Mapping[str, Sequence[Any] | str]
 
 
 def whole(value: Any, low: int) -> bool:

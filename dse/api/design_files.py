@@ -14,6 +14,7 @@ from costmodel.errors import DseError, ParameterError
 from costmodel.formats import shipped
 from costmodel.formats.input_files import content
 from costmodel.rules.registry import profile_named
+from dse.api import checked
 from dse.registry import HEAD, FileKind, WorkloadKind, file_kinds, load, recognized, workload_kinds
 
 #: The kind of a search space.
@@ -34,7 +35,7 @@ _OTHERS: Final = (
 
 def title_of(kind: str) -> str:
     """The name of a kind of design in messages."""
-    return "a space" if kind == SPACE else file_kinds()[kind].title
+    return "a space" if kind == SPACE else file_kinds()[kind].title if kind in file_kinds() else f"{kind!r}"
 
 
 def kind_of_design(text: str, profile: str | None = None) -> str:
@@ -112,6 +113,7 @@ def _evaluated_by(kind: FileKind | None, path: Path, profile: str | None) -> Wor
     return kind
 
 
+@checked
 def cost(
     file: str | Path, *, profile: str | None = None, note: Callable[[str], None] = lambda text: None,
     system: str | None = None, barriers: Literal["barrier", "element"] | None = None, large: bool | None = None,

@@ -15,7 +15,7 @@ from costmodel.columns import short_repr
 from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.quantity import count_value, readable
 from costmodel.rules.registry import NATIVE
-from dse.api import checked
+from dse.api import Columns, checked
 from dse.output import EVALUATION_KEYS, Record, design_text
 from dse.pricing.evaluated import FittedDesign, rules_for
 from dse.pricing.evaluation import evaluated_design, reasons
@@ -123,7 +123,7 @@ def evaluate_design(
 
 @checked
 def sweep(
-    space: AnySpace, values: Mapping[str, Sequence[Any] | str], *, profile: str | None = None,
+    space: AnySpace, values: Columns, *, profile: str | None = None,
     jobs: Jobs = 1, set: Pins = None, layout: str | None = None, objective: Sequence[str] = (),
     tokens: float | str | None = None,
 ) -> NamedDesigns:  # fmt: skip
@@ -167,7 +167,7 @@ def values_of(space: Space, name: str, text: str) -> list[Any]:
 
 @checked
 def evaluate_designs(
-    space: AnySpace, designs: Mapping[str, Sequence[Any]] | pd.DataFrame, *, profile: str | None = None,
+    space: AnySpace, designs: Columns | pd.DataFrame, *, profile: str | None = None,
     jobs: Jobs = 1, set: Pins = None, layout: str | None = None, objective: Sequence[str] = (),
     tokens: float | str | None = None,
 ) -> NamedDesigns:  # fmt: skip
@@ -349,6 +349,7 @@ def exact_front(
     return exact.exact_front(space, rules=rules, workers=workers_of(jobs), method=method, checkpoint=file)
 
 
+@checked
 def columns(space: AnySpace, word: str = "") -> pd.DataFrame:
     """Every name that formulas, options and tables of a space may use: group, name, unit, value, meaning.
 

@@ -173,6 +173,7 @@ class LaunchPair:
         return {"designs": both, "step_time_change": self.change, "parts": parts}
 
 
+@checked
 def compare_launches(
     one: str | Path, other: str | Path, *, system: str | Path, gpus: int | None = None, framework: str = "",
     note: Callable[[str], None] = lambda text: None,

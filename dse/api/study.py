@@ -85,6 +85,7 @@ class Study(BaseStudy):
         space = self.space.with_objectives(objective) if objective else self.space
         return with_number(explain(space, params, profile=profile or self.profile, trial=number))
 
+    @checked
     def sensitivity(self, trial: int | None = None) -> Sensitivity:
         """Change of the step time with each parameter and quantity of a design; arguments as for `explain`."""
         from dse.explaining.neighbours import sensitivity
@@ -107,6 +108,7 @@ class Study(BaseStudy):
 
         return fit(self.space, set, profile=self.profile)
 
+    @checked
     def export(
         self,
         trial: int | None = None,
@@ -144,6 +146,7 @@ class Study(BaseStudy):
             write_artefact(Path(path), file)
         return file
 
+    @checked
     def compare(
         self, other: BaseStudy | None = None, *, profile: str | None = None, system: str | None = None
     ) -> StudyPair | Comparison:
@@ -157,6 +160,7 @@ class Study(BaseStudy):
             return study_pair(self, other)
         return comparison(self, profile, system)
 
+    @checked
     def report(self, path: str | Path | None = None) -> Path:
         """Write a page, or a picture of the front if the path ends in .svg, .png or .pdf; returns the path.
 
@@ -179,6 +183,7 @@ class Study(BaseStudy):
         write_file(path, content)
         return path
 
+    @checked
     def check(self, *, most: int | None = SAMPLE, jobs: Jobs = 1) -> pd.DataFrame:
         """Stored figures that differ from those of the present cost model: trial, column, stored, model, unit.
 
@@ -194,6 +199,7 @@ class Study(BaseStudy):
         rows = [asdict(figure) for _, mismatches in self.differing(jobs, most=most) for figure in mismatches]
         return pd.DataFrame(rows, columns=["trial", "column", "stored", "model", "unit"])
 
+    @checked
     def certify(self, *, method: Method = "auto", jobs: Jobs = 1) -> Certificate:
         """Compare the study with the exact front of its space, as `dse enumerate --certify` does.
 
@@ -203,6 +209,7 @@ class Study(BaseStudy):
 
         return certified(self, workers_of(jobs), method=method)
 
+    @checked
     def bound(self, *, evaluations: float = 1e6, jobs: Jobs = 1) -> StudyBound:
         """A bound that no legal design can beat, from at most some number of evaluations. [-]"""
         from dse.searching.exact.certificate import study_bound

@@ -24,19 +24,8 @@ from costmodel.steps.breakdown import ResultTable
 from costmodel.training.design import DesignPoints, kernel_of_tile, tile_columns
 from costmodel.training.model import ModelShape
 from costmodel.training.run import Run, rank_run
-from dse.pricing.evaluated import (
-    NAN_VIOLATION,
-    BestLayouts,
-    Evaluation,
-    Record,
-    interval_columns,
-    joined,
-    machine,
-    nominal_rate,
-    rules_for,
-    with_intervals,
-    with_runs,
-)
+from dse.pricing import evaluated
+from dse.pricing.evaluated import Evaluation
 from dse.pricing.workers import Jobs, Pricer, workers_of
 from dse.spaces.definition import SpaceWorkload
 from dse.spaces.formulas.expressions import Expression
@@ -58,7 +47,7 @@ def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: Workload
     `rules` are those of the native cost model by default; `chunk` designs are evaluated at a time, which bounds the
     memory. [-] `jobs` processes evaluate chunks if there is enough work for two of them.
     """
-    rules = rules or rules_for(space)
+    rules = rules or evaluated.rules_for(space)
     points = next(iter(columns.values())).size
     if not points:
         any_design = space.legal.random(1, np.random.default_rng(0))
@@ -67,11 +56,11 @@ def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: Workload
         return evaluate_workloads(space, columns, rules, jobs)
     workers = workers_of(jobs)
     if not workers.here:
-        chunk = min(chunk, max(1, round(SENT_SECONDS * nominal_rate(space))))
+        chunk = min(chunk, max(1, round(SENT_SECONDS * evaluated.nominal_rate(space))))
     starts = range(0, points, chunk)
     parts = [{name: values[start : start + chunk] for name, values in columns.items()} for start in starts]
     pricer = Pricer(space, rules)
-    return joined([*workers.map(_evaluated, [(pricer, part) for part in parts])])
+    return evaluated.joined([*workers.map(_evaluated, [(pricer, part) for part in parts])])
 
 
 def _evaluated(task: tuple[Pricer, dict[str, FloatArray]]) -> Evaluation:
@@ -89,7 +78,7 @@ def untimed_margins(space: Space, columns: Mapping[str, FloatArray], rules: Work
     if space.workloads:
         return None
     known = space.known_values(columns)
-    footprint = rules.footprint(machine(space, known), known) if space.limits else None
+    footprint = rules.footprint(evaluated.machine(space, known), known) if space.limits else None
     if footprint is None:
         return None
     available = {
@@ -117,7 +106,7 @@ def transformer_run(
         raise DseError(f"space {space.name}: its model is not a transformer")
     known, blocks = space.known_values(columns), space.model.blocks
     columns_of_table = {name: known[name] for name in table.domains(blocks) if name in known}
-    return Run(space.model, machine(space, known), table.of(blocks=blocks, **columns_of_table))
+    return Run(space.model, evaluated.machine(space, known), table.of(blocks=blocks, **columns_of_table))
 
 
 def reasons(space: Space, profile: str, params: Mapping[str, Any]) -> list[str]:
@@ -128,7 +117,7 @@ def reasons(space: Space, profile: str, params: Mapping[str, Any]) -> list[str]:
     if space.workloads:
         return []
     known = space.known_values(space.encode([params]))
-    return rules_for(space, profile).reasons(machine(space, known), known)
+    return evaluated.rules_for(space, profile).reasons(evaluated.machine(space, known), known)
 
 
 def remedies(space: Space, profile: str, columns: Mapping[str, FloatArray]) -> str:
@@ -139,7 +128,7 @@ def remedies(space: Space, profile: str, columns: Mapping[str, FloatArray]) -> s
     if space.workloads or not any(values.size for values in columns.values()):
         return ""
     known = space.known_values(columns)
-    return rules_for(space, profile).remedies(machine(space, known), known)
+    return evaluated.rules_for(space, profile).remedies(evaluated.machine(space, known), known)
 
 
 def evaluate_unique(space: Space, columns: Mapping[str, FloatArray], rules: WorkloadRules) -> Evaluation:
@@ -151,7 +140,7 @@ def evaluate_unique(space: Space, columns: Mapping[str, FloatArray], rules: Work
     if not points or space.workloads:
         return evaluate(space, columns, rules=rules)
     known = space.known_values(columns)
-    system = machine(space, known)
+    system = evaluated.machine(space, known)
     unique = rules.unique(system, known)
     rows = np.arange(points) if unique.places is None else unique.rows
     kinds = _rows(known, points, rows)
@@ -171,7 +160,7 @@ def _rows(known: Mapping[str, Any], points: int, rows: Any) -> dict[str, Any]:
 def _step(space: Space, known: Mapping[str, Any], rules: WorkloadRules) -> ResultTable:
     """The breakdown of designs with all columns that need no evaluation."""
     points = max(np.size(known[parameter.name]) for parameter in space.parameters)
-    return rules.step(machine(space, known), known).map(lambda values: _filled(values, points))
+    return rules.step(evaluated.machine(space, known), known).map(lambda values: _filled(values, points))
 
 
 def _evaluation(
@@ -202,7 +191,7 @@ def evaluated_columns(space: Space, known: Mapping[str, Any], breakdown: ResultT
     """Every column of a batch of designs by name, derived ones included."""
     values: dict[str, Any] = {**breakdown.by_key(), **breakdown.columns(), **known}
     if space.reads_intervals:
-        values = {**interval_columns(space, known, breakdown, profile), **values}
+        values = {**evaluated.interval_columns(space, known, breakdown, profile), **values}
     for derived in space.derived:
         if derived.evaluated:
             values[derived.name] = derived.formula(values)
@@ -230,7 +219,7 @@ def evaluate_workloads(space: Space, columns: Mapping[str, FloatArray], rules: W
 
 def best_layouts(
     workload: SpaceWorkload[Space], columns: Mapping[str, FloatArray], points: int, profile: str, jobs: Jobs
-) -> BestLayouts:
+) -> evaluated.BestLayouts:
     """The best layout of a workload, by the one objective of its space, on each of some machines.
 
     `columns` are the machines, (points,). [SI units]
@@ -238,7 +227,7 @@ def best_layouts(
     from dse.spaces.exact_parameters import OuterDesigns
 
     space = workload.space
-    outer, rules = space.outer, rules_for(space, profile)
+    outer, rules = space.outer, evaluated.rules_for(space, profile)
     assert isinstance(outer, OuterDesigns)
     rows = np.flatnonzero(outer.has({**columns}, points))
     kept: list[tuple[np.ndarray[Any, Any], Mapping[str, FloatArray], Evaluation]] = []
@@ -252,7 +241,7 @@ def best_layouts(
         kept = [(np.zeros(1, dtype=np.intp), designs, evaluate(space, designs, rules=rules))]
         rows = rows[:0]
     owner = np.concatenate([owners for owners, _, _ in kept])
-    every = joined([evaluation for _, _, evaluation in kept])
+    every = evaluated.joined([evaluation for _, _, evaluation in kept])
     best = first_of_each(space, owner, every)
     rows_of_points = np.zeros(points, dtype=np.intp)
     rows_of_points[owner[best]] = best
@@ -261,7 +250,7 @@ def best_layouts(
         name: np.concatenate([chosen_designs[name] for _, chosen_designs, _ in kept])[rows_of_points]
         for name in space.by_name
     }
-    return BestLayouts(designs, without(every.take(rows_of_points), missing))
+    return evaluated.BestLayouts(designs, without(every.take(rows_of_points), missing))
 
 
 def _limits(limits: tuple[Constraint, ...], values: Mapping[str, Any],
@@ -271,8 +260,8 @@ def _limits(limits: tuple[Constraint, ...], values: Mapping[str, Any],
     margins = stacked([margin for margin, _ in pairs], points)
     scales = stacked([scale for _, scale in pairs], points)
     undefined = np.isnan(margins)
-    violations = np.where(undefined, NAN_VIOLATION, -margins / scales)
-    return np.where(undefined, -np.inf, margins), np.clip(violations, -NAN_VIOLATION, NAN_VIOLATION)
+    violations = np.where(undefined, evaluated.NAN_VIOLATION, -margins / scales)
+    return np.where(undefined, -np.inf, margins), np.clip(violations, -evaluated.NAN_VIOLATION, evaluated.NAN_VIOLATION)
 
 
 def stacked(columns: list[Any], points: int) -> FloatArray:
@@ -315,7 +304,7 @@ def kernel_choices(space: Space, columns: Mapping[str, FloatArray]) -> list[dict
     return choices_of
 
 
-def with_kernels(space: Space, records: Sequence[Record]) -> list[Record]:
+def with_kernels(space: Space, records: Sequence[evaluated.Record]) -> list[evaluated.Record]:
     """Records of designs whose `params` say how each kernel is split and tiled, where that is solved for.
 
     Trials of a study have that already, unless an earlier version stored them.
@@ -372,14 +361,14 @@ def design_records(space: Space, designs: Mapping[str, FloatArray], evaluation: 
         layouts, parts = layouts_of(space, evaluation), rows(prefixed_columns(evaluation))
         for record, layout, part in zip(records, layouts, parts, strict=True):
             record["layouts"], record["breakdown"] = layout, {**record["breakdown"], **part}
-    return with_runs(space, records)
+    return evaluated.with_runs(space, records)
 
 
 def evaluated_design(space: Space, params: Mapping[str, Any], *, rules: WorkloadRules | None = None) -> dict[str, Any]:
     """The record of one design, with its solved values."""
     columns = space.encode([params])
     records = with_kernels(space, design_records(space, columns, evaluate(space, columns, rules=rules)))
-    return with_intervals(space, records, rules.profile if rules else NATIVE)[0]
+    return evaluated.with_intervals(space, records, rules.profile if rules else NATIVE)[0]
 
 
 #: Units of columns that are summed over consecutive steps.
@@ -394,7 +383,7 @@ def first_of_each(space: Space, owner: np.ndarray[Any, Any], evaluation: Evaluat
 
     cost = as_costs(evaluation.values, [objective.direction for objective in space.objectives])[:, 0]
     broken = np.maximum(evaluation.violations, 0.0).sum(axis=1)
-    broken = np.where(evaluation.feasible, 0.0, broken + np.where(np.isfinite(cost), 0.0, NAN_VIOLATION))
+    broken = np.where(evaluation.feasible, 0.0, broken + np.where(np.isfinite(cost), 0.0, evaluated.NAN_VIOLATION))
     order = np.lexsort((cost, broken, owner))
     return order[np.unique(owner[order], return_index=True)[1]]
 
@@ -408,7 +397,7 @@ def without(evaluation: Evaluation, missing: Any) -> Evaluation:
         evaluation,
         values=np.where(rows, np.nan, evaluation.values),
         margins=np.where(rows, -np.inf, evaluation.margins),
-        violations=np.where(rows, NAN_VIOLATION, evaluation.violations),
+        violations=np.where(rows, evaluated.NAN_VIOLATION, evaluation.violations),
         feasible=evaluation.feasible & ~missing,
         breakdown=evaluation.breakdown.map(lambda values: np.where(missing, np.nan, values)),
     )

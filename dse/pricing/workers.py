@@ -14,18 +14,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
+from numbers import Integral
 from random import Random
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from costmodel.errors import DseError
+from costmodel.errors import DseError, ParameterError
 from costmodel.rules.registry import Profile, register_profile, register_work, registered, registered_work
 from costmodel.rules.rules import Rules, WorkloadRules
 from dse.pricing.evaluated import rules_for
 from dse.spaces.formulas.expressions import OWN, UnitFunction
 from dse.spaces.space import Space
 
-#: How often a worker looks for its master. [s]
-LOOK: Final = 1.0
+#: Interval between two looks of a worker for its master, and the largest number of processes. [s], [-]
+LOOK, MOST_JOBS = 1.0, 1024
 
 
 @contextmanager
@@ -125,6 +126,10 @@ class Workers:
     jobs: int = 1  #: processes; a cluster has as many workers as it has
     backend: Backend = "processes"
     scheduler: str | None = None  #: address of the cluster, such as tcp://10.0.0.1:8786
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.jobs, Integral) or not 1 <= self.jobs <= MOST_JOBS:
+            raise ParameterError(f"{{jobs}}: expected a whole number from 1 to {MOST_JOBS:,}, not {self.jobs!r}")
 
     @property
     def here(self) -> bool:

@@ -18,6 +18,7 @@ from costmodel.formats.quantity import readable
 from costmodel.steps.breakdown import UNIT_SUFFIX, Breakdown
 from dse.output import ROWS_SHOWN, UNITS, Record, Report, column_text, counted, design_text, percent, ranked_time
 from dse.pricing.evaluation import kernels_text, with_kernels
+from dse.reporting import design_table
 from dse.reporting.answers import (
     TOO_SLOW,
     Line,
@@ -33,18 +34,6 @@ from dse.reporting.answers import (
     wrapped,
 )
 from dse.reporting.binding import binding_tables
-from dse.reporting.design_table import (
-    EVIDENCE_TEXTS,
-    Column,
-    design_table,
-    facts,
-    failures_text,
-    fitted_table,
-    machine_parameters,
-    ruled_table,
-    run_text,
-    workload_lines,
-)
 from dse.spaces.sections.training_run import UNITS as RUN_UNITS
 from dse.spaces.space import Space
 
@@ -62,7 +51,7 @@ def study_report(study: BaseStudy, width: int, *, storage: str | None = None) ->
     on_front = table.front()
     front = on_front.thinned().records()
     evaluated = study.designs_priced or len(table)
-    noun = "design" if machine_parameters(study.space) or "tp" not in study.space.chosen else "layout"
+    noun = "design" if design_table.machine_parameters(study.space) or "tp" not in study.space.chosen else "layout"
     heading = f"{counted(evaluated, noun)} evaluated, {len(on_front):,} on the Pareto front."
     if len(front) < len(on_front):
         heading += f" {len(front):,} of these, spread over the front, are compared below."
@@ -103,18 +92,18 @@ def front_report(space: Space, front: Sequence[Record], lines: Sequence[Line], w
     always = {*picked, *(second or ())[:1]} & {*worth}
     rows = [worth[number] for number in spread(len(worth), ROWS_SHOWN, [worth.index(row) for row in always])]
     notes = {index: picked[row] for index, row in enumerate(rows) if row in picked}
-    table = design_table(space, [front[row] for row in rows], width, notes, front)
+    table = design_table.design_table(space, [front[row] for row in rows], width, notes, front)
     shown: Report = [*wrapped(lines, width), Text(), *table]
     if len(rows) < len(front):
         shown.append(Text(f"{more_text(len(front), len(worth), len(rows))}: {more}"))
     [best] = with_kernels(space, [dict(front[0])])
-    below = [*design_lines(space, best), *([failures_text(best)] if "run" in best else [])]
+    below = [*design_lines(space, best), *([design_table.failures_text(best)] if "run" in best else [])]
     return [*shown, *(Text(line) for line in below), Text(), *binding_tables(space, best, width)]
 
 
 def design_lines(space: Space, record: Record) -> list[str]:
     """The shardings and tiles of a design, if the space chooses them, and the layout of each of several workloads."""
-    lines = [*workload_lines(space, record)]
+    lines = [*design_table.workload_lines(space, record)]
     if text := kernels_text(space, record["params"]):
         how = "solved for each design" if space.solved else "sampled"
         design = f"trial {record['trial']}" if "trial" in record else "this design"
@@ -132,7 +121,7 @@ def more_text(designs: int, worth: int, rows: int) -> str:
 def worth_considering(space: Space, front: Sequence[Record]) -> list[int]:
     """Rows of a front of layouts that take at most `TOO_SLOW` times the fastest; all rows of machines."""
     times = [ranked_time(record) for record in front]
-    if machine_parameters(space):
+    if design_table.machine_parameters(space):
         return [*range(len(front))]
     return [row for row, time in enumerate(times) if not time > TOO_SLOW * min(times)]
 
@@ -165,10 +154,14 @@ def evaluation_report(
     lines = [*heading, verdict_line(space, record, brief=brief)]
     lines += [("Instead", f"{instead}.")] if instead else []
     if "evidence" in record:
-        lines.append(("Interval", f"{EVIDENCE_TEXTS[record['evidence']]}."))
+        lines.append(("Interval", f"{design_table.EVIDENCE_TEXTS[record['evidence']]}."))
     if "run" in record:
-        lines.append(("Run", run_text(space, record)))
-    below = [place_text(space, record), failures_text(record) if "run" in record else "", *design_lines(space, record)]
+        lines.append(("Run", design_table.run_text(space, record)))
+    below = [
+        place_text(space, record),
+        design_table.failures_text(record) if "run" in record else "",
+        *design_lines(space, record),
+    ]
     return [
         *wrapped([*lines, *next_lines(commands)], width),
         Text(),
@@ -189,7 +182,7 @@ def quantities_table(space: Space, record: Record) -> Table:
     for derived in space.derived:
         if derived.name in record["derived"] and not ("run" in record and derived.name in RUN_UNITS):
             values[derived.name] = readable(record["derived"][derived.name], derived.unit)
-    return facts((name.replace("_", " "), value) for name, value in values.items())
+    return design_table.facts((name.replace("_", " "), value) for name, value in values.items())
 
 
 def rounded(share: float, to: Callable[[float], int]) -> str:
@@ -239,7 +232,7 @@ def studies_table(summaries: Sequence[Summary]) -> Report:
     """Table of the studies of a database."""
     if not summaries:
         return [Text("No studies yet; `dse search` starts one.")]
-    table = ruled_table()
+    table = design_table.ruled_table()
     for heading in ("study", "space", "sampler", "trials", "best"):
         table.add_column(heading, no_wrap=heading in ("study", "space"))
     for study in summaries:
@@ -268,7 +261,7 @@ def listing(rows: Sequence[Mapping[str, Any]], width: int) -> Report:
     from dse.reporting import catalogue
 
     columns = [
-        Column(
+        design_table.Column(
             catalogue.heading(fact),
             [catalogue.fact_text(fact, row.get(fact, "-")) for row in rows],
             leave_out=index,
@@ -277,7 +270,7 @@ def listing(rows: Sequence[Mapping[str, Any]], width: int) -> Report:
         )
         for index, fact in enumerate(fact for fact in rows[0] if fact not in catalogue.BELOW)
     ]
-    report: Report = fitted_table(columns, width)
+    report: Report = design_table.fitted_table(columns, width)
     for row in rows:
         if "description" in row:
             sought = f" Objectives: {', '.join(row['objectives'])}." if "objectives" in row else ""

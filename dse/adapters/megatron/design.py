@@ -257,11 +257,11 @@ def of_kind(name: str, value: Any, kind: str) -> Any:
 
 def batch(settings: Mapping[str, Any], design: Mapping[str, Any], world_size: int) -> dict[str, int]:
     """Replicas (1 where chips are 0) and micro-batches, which must be whole. Raises `DseError` if they are not."""
-    sizes = {name: design.get(name, 1) for name in ("tp", "cp", "pp", "micro_batch_size")}
+    sizes = {name: design.get(name, 1) for name in ("tp", "cp", "pp", "ep", "etp", "micro_batch_size")}
     for name, size in sizes.items():
         if size < 1:
             raise DseError(f"{name}: {size}: expected a whole number from 1")
-    group, experts = sizes["tp"] * sizes["cp"], design.get("ep", 1) * design.get("etp", 1)
+    group, experts = sizes["tp"] * sizes["cp"], sizes["ep"] * sizes["etp"]
     for words, size in (("tp * cp * pp", group * sizes["pp"]), ("pp * ep * etp", sizes["pp"] * experts)):
         if world_size % size:
             raise DseError(f"{world_size:,} chips: expected a multiple of {words} = {size}; --gpus N names others")

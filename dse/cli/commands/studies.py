@@ -81,7 +81,7 @@ def delete(args: argparse.Namespace) -> int:
         of = of_space(store, study_id)
         what = f"study {args.study!r}: {count_trials(store, study_id):,} trials{of}, in {store.where}"
     if not args.yes:
-        if not sys.stdin.isatty():
+        if not (sys.stdin and sys.stdin.isatty()):  # None if it is closed
             raise DseError(f"{what}: not deleted; add --yes to delete it without a question")
         print(f"Delete {what}? [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):

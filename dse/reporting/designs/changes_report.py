@@ -16,15 +16,7 @@ from costmodel.formats.quantity import readable
 from dse.explaining.explanation import Difference, Explanation, Path, block_names, gathered, kernel_of, summed
 from dse.explaining.neighbours import Binding, Neighbour, Sensitivity
 from dse.output import ROWS_SHOWN, Report, bar, counted, design_text, parameter_text, percent
-from dse.reporting.answers import (
-    broken_limit_text,
-    broken_limits,
-    layout_text,
-    next_lines,
-    numbers_text,
-    question_text,
-    wrapped,
-)
+from dse.reporting import answers
 from dse.reporting.binding import bottleneck_text, sentence
 from dse.reporting.design_table import Column, columns_of, drawn, fitted, fitted_table
 from dse.reporting.designs.explanation_report import PASSES, SLIGHT, explanation_report, heading
@@ -51,13 +43,13 @@ def explained_report(
     """The numbers, the bottleneck and the first changes to try; then the layout, kernels, parts, memory, neighbours."""
     space, record = explanation.space, explanation.record
     name = "Step" if explanation.trial is None else f"Trial {explanation.trial}"
-    lines = [("", question_text(space, record)), (name, numbers_text(space, record))]
+    lines = [("", answers.question_text(space, record)), (name, answers.numbers_text(space, record))]
     lines.append(("Bottleneck", f"{bottleneck_text(record)}."))
     lines.append(("Faster", faster_text(explanation, near, bound)))
     if bound.levers:
         lines.append((f"To free {freed_name(bound)}", levers_text(explanation, bound)))
-    lines.append(("Layout", layout_text(space, record)))
-    report: Report = [*wrapped([*lines, *next_lines(commands)], width), Text()]
+    lines.append(("Layout", answers.layout_text(space, record)))
+    report: Report = [*answers.wrapped([*lines, *answers.next_lines(commands)], width), Text()]
     report += [*explanation_report(explanation, width, everything=everything), Text()]
     report.append(Text(sentence(explanation.space, explanation.record)))
     shown = near if everything else near[:NEIGHBOURS_SHOWN]
@@ -188,10 +180,13 @@ def difference_report(difference: Difference, width: int, *, everything: bool = 
     text += f" ({relative(slower, one.step_time)})" if slower else ""
     more = other.peak_memory - one.peak_memory
     text += f", {readable(abs(more), 'B')} {'more' if more > 0 else 'less'} memory" if more else ""
-    broken = [broken_limit_text(other.space, other.record, limit) for limit in broken_limits(other.space, other.record)]
+    broken = [
+        answers.broken_limit_text(other.space, other.record, limit)
+        for limit in answers.broken_limits(other.space, other.record)
+    ]
     text += f". It does not fit: {', '.join(broken)}." if broken else "."
     return [
-        *wrapped([*heading(one), (name_of(other).capitalize(), text)], width),
+        *answers.wrapped([*heading(one), (name_of(other).capitalize(), text)], width),
         Text(),
         *waterfall(difference, "step_time", width, everything=everything),
         Text(),
@@ -291,7 +286,7 @@ class TornadoRow:
 
 def sensitivity_report(sensitivity: Sensitivity, width: int, *, everything: bool = False) -> Report:
     """Tornados: steps of parameters, steps of counts, and elasticities of the hardware."""
-    report: Report = [*wrapped(heading(sensitivity.explanation), width), Text()]
+    report: Report = [*answers.wrapped(heading(sensitivity.explanation), width), Text()]
     parts = {
         "one step of a parameter": parameter_rows(sensitivity),
         "more parts of a chip": count_rows(sensitivity),

@@ -18,18 +18,9 @@ from rich.text import Text
 from costmodel.formats.quantity import readable
 from dse.output import counted
 from dse.reporting.design_table import Column, columns_of, fitted_table
+from dse.validation import summary
 from dse.validation.comparison import ComparedRow
 from dse.validation.pairs import ComparedPair, pairs_record
-from dse.validation.summary import (
-    ALL,
-    GROUPINGS,
-    accuracy_records,
-    data_sets,
-    dataset_record,
-    kernel_record,
-    kernels_by_kind,
-    reasons,
-)
 
 
 def pairs_report(pairs: Sequence[ComparedPair], width: int) -> list[RenderableType]:
@@ -104,7 +95,7 @@ def headline(rows: Sequence[ComparedRow]) -> str:
 
 def tables(rows: Sequence[ComparedRow]) -> list[Table]:
     """Steps, memory and kernels, those that there are."""
-    every = [step_table(sets := data_sets(rows)), memory_table(sets), kernel_table(rows)]
+    every = [step_table(sets := summary.data_sets(rows)), memory_table(sets), kernel_table(rows)]
     return [table for table in every if table[2]]
 
 
@@ -123,10 +114,10 @@ def accuracy_tables(rows: Sequence[ComparedRow]) -> list[Table]:
                     f"{record['false_alarms']} of {record['ran_rows']}",
                     "; ".join(record["sources"]),
                 )
-                for record in accuracy_records(rows, grouping)
+                for record in summary.accuracy_records(rows, grouping)
             ],
         )
-        for grouping in GROUPINGS
+        for grouping in summary.GROUPINGS
     ]
 
 
@@ -193,8 +184,8 @@ _FITS: Final = ("did not\nfit", "recall", "precision", "false\nalarms", "tight")
 def kernel_table(rows: Sequence[ComparedRow]) -> Table:
     """Errors of single kernels of each kind, of all and by size."""
     cells = []
-    for kind, compared in kernels_by_kind(rows).items():
-        record = kernel_record(compared)
+    for kind, compared in summary.kernels_by_kind(rows).items():
+        record = summary.kernel_record(compared)
         cells.append((kind, str(record["expressed"]), *error_cells(record)))
         for part in record["by_size"]:
             size = f"  from {readable(part['from'], part['unit'])}"
@@ -206,8 +197,8 @@ def records_of(
     shown: Mapping[str, Sequence[ComparedRow]], sets: Mapping[str, Sequence[ComparedRow]]
 ) -> list[dict[str, Any]]:
     """Sums of data sets, and of the whole table where there are several."""
-    whole = {ALL: [one for compared in sets.values() for one in compared]} if len(shown) > 1 else {}
-    return [dataset_record(name, compared) for name, compared in {**shown, **whole}.items()]
+    whole = {summary.ALL: [one for compared in sets.values() for one in compared]} if len(shown) > 1 else {}
+    return [summary.dataset_record(name, compared) for name, compared in {**shown, **whole}.items()]
 
 
 def error_cells(errors: Mapping[str, float], names: Iterable[str] = ERRORS) -> list[str]:
@@ -224,7 +215,7 @@ def reason_rows(rows: Sequence[ComparedRow]) -> list[tuple[str, str, str]]:
     """Numbers of rows, the reason why they are not expressed, and their data sets, the most frequent first."""
     lines = [
         (str(sum(counts.values())), lacks, ", ".join(f"{name} ({count})" for name, count in counts.items()))
-        for lacks, counts in reasons(rows).items()
+        for lacks, counts in summary.reasons(rows).items()
     ]
     rest = sum(int(count) for count, *_ in lines[MOST_REASONS:])
     return lines[:MOST_REASONS] + ([(str(rest), "other reasons (--format json has all)", "")] if rest else [])

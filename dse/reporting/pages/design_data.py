@@ -18,16 +18,7 @@ from dse.explaining.neighbours import Binding, Neighbour, neighbourhoods
 from dse.explaining.timeline import timelines
 from dse.output import Record, percent, ranked_rate
 from dse.pricing.evaluation import with_kernels
-from dse.reporting.answers import (
-    layout_text,
-    memory_text,
-    numbers_text,
-    objective_text,
-    of_text,
-    place_text,
-    room_text,
-    step_texts,
-)
+from dse.reporting import answers
 from dse.reporting.binding import memory_capacity, parts_of, sentence, step_title
 from dse.reporting.design_table import EVIDENCE_TEXTS, PEAK_MEMORY, PER_GPU, failures_text, interval_text, run_text
 from dse.reporting.designs.changes_report import faster_text, freed_name, levers_text, neighbour_columns
@@ -99,15 +90,15 @@ class DesignPages:
         space, [solved] = self.space, with_kernels(self.space, [dict(record)])
         solved.pop("trial", None)  # the page names it
         below = [
-            place_text(space, record), *design_lines(space, solved),
+            answers.place_text(space, record), *design_lines(space, solved),
             f"Interval: {EVIDENCE_TEXTS[record['evidence']]}." if "evidence" in record else "",
             failures_text(record) if "run" in record else "", *record.get("ran", ()),
         ]  # fmt: skip
         return {
             "trial": record.get("trial", 0),
             "winner": record.get("winner", 0),
-            "layout": layout_text(space, record),
-            "numbers": numbers_text(space, record),
+            "layout": answers.layout_text(space, record),
+            "numbers": answers.numbers_text(space, record),
             "large": large_numbers(space, record),
             "run": run_text(space, record) if "run" in record else "",
             "below": [line for line in below if line],
@@ -164,19 +155,19 @@ class DesignPages:
 def large_numbers(space: Space, record: Record) -> list[list[str]]:
     """The numbers that answer first: value, name, and a line below."""
     breakdown, run = record["breakdown"], record.get("run", {})
-    step, *predicted = step_texts(record)
+    step, *predicted = answers.step_texts(record)
     time, _, name = step.partition(" a ")
     remarks = [*predicted, f"90 %: {interval_text(record)}"] if "evidence" in record else predicted
     numbers = [[time, f"a {name}", "; ".join(remarks)]]
     if rate := ranked_rate(record, "tokens_per_second"):
-        texts = numbers_text(space, record).replace("\xa0", " ").split(", ") if breakdown.get(PER_GPU) else []
+        texts = answers.numbers_text(space, record).replace("\xa0", " ").split(", ") if breakdown.get(PER_GPU) else []
         of_gpu = next((part for part in texts if "tokens/s" in part), "")
         numbers.append([readable_count(float(f"{rate:.3g}")), "tokens/s", of_gpu])
     if mfu := ranked_rate(record, "mfu"):
         numbers.append([percent(mfu), "MFU", ""])
-    if memory_text(space, record):
-        value = of_text(breakdown[PEAK_MEMORY], memory_capacity(space, record))
-        numbers.append([value, "memory", room_text(space, record)])
+    if answers.memory_text(space, record):
+        value = answers.of_text(breakdown[PEAK_MEMORY], memory_capacity(space, record))
+        numbers.append([value, "memory", answers.room_text(space, record)])
     if "run_time_s" in run:
         days, hours, *_ = run_text(space, record).partition(": ")[2].split(", ")
         numbers.append([days, f"for {readable_count(run['tokens'])} tokens", hours])
@@ -184,6 +175,6 @@ def large_numbers(space: Space, record: Record) -> list[list[str]]:
             numbers.append([readable(cost, "$"), "cost", f"${cost / run['gpu_hours']:.2f} per GPU-hour"])
     for objective in space.objectives:
         if objective.name in ("system_price", "system_power", "energy_per_step"):
-            text = objective_text(objective, record).removeprefix(objective.name.replace("_", " ")).strip()
+            text = answers.objective_text(objective, record).removeprefix(objective.name.replace("_", " ")).strip()
             numbers.append([text, objective.name.replace("_", " "), ""])
     return numbers

@@ -24,17 +24,8 @@ from costmodel.kernels.output_tiles import useful_edges
 from costmodel.machine import System
 from costmodel.rules.registry import all_columns
 from costmodel.steps.breakdown import UNIT_SUFFIX
+from costmodel.training import design
 from costmodel.training.blocks import Block
-from costmodel.training.design import (
-    FREE_TILES,
-    SOLVE,
-    SOLVE_BYTES,
-    TILE_EDGES,
-    UNFUSED,
-    DesignPoints,
-    kernel_of_tile,
-    tile_columns,
-)
 from costmodel.training.design_table import Domain
 from costmodel.training.kinds import ATTENTION_PRODUCTS
 from dse.spaces.formulas.expressions import Compiled, Expression, Name
@@ -447,7 +438,7 @@ def with_sampled_kernels(section: Section, columns: Mapping[str, Domain], system
         options = tile_options(section, system)
         unfused = "attention" in parameters or given.get("attention") == "unfused"
         for kernel in _tiled(tiles, unfused=unfused):
-            m, n = tile_columns(kernel)
+            m, n = design.tile_columns(kernel)
             added |= dict.fromkeys((m, n), options)
             rules[f"{kernel}_tile_is_compact"] = f"{m} <= 2 * {n} and {n} <= 2 * {m}"
             rules[f"{kernel}_tile_has_room"] = f"min({m}, {n}) <= {options[-1] // 2}"
@@ -463,19 +454,19 @@ def solved_parameters(
     blocks: Iterable[Block], given: Mapping[str, float], parameters: Mapping[str, Parameter]
 ) -> tuple[Parameter, ...]:
     """Parameters that a space leaves to the cost model: shardings of kernels, and tiles of products."""
-    columns = DesignPoints.domains(blocks)
+    columns = design.DesignPoints.domains(blocks)
     codes = {name: {given[name]} for name in ("sharding", "tiling", "attention") if name in given}
     for name in ("sharding", "attention"):
         options = parameters[name].options if name in parameters else None
         codes |= {} if options is None else {name: {*options.tolist()}}
     names = []
-    if codes.get("sharding", set()) & {SOLVE, SOLVE_BYTES}:
+    if codes.get("sharding", set()) & {design.SOLVE, design.SOLVE_BYTES}:
         names += [name for name in columns if name.endswith("_sharding")]
-    if codes.get("tiling") == {float(FREE_TILES)}:
+    if codes.get("tiling") == {float(design.FREE_TILES)}:
         tiles = [name for name in columns if name.endswith("_tile_m")]
-        kernels = _tiled(tiles, unfused=UNFUSED in codes.get("attention", ()))
-        names += [name for kernel in kernels for name in tile_columns(kernel)]
-    return tuple(Parameter(name, "-", tuple(columns[name].words or (0, *TILE_EDGES))) for name in names)
+        kernels = _tiled(tiles, unfused=design.UNFUSED in codes.get("attention", ()))
+        names += [name for kernel in kernels for name in design.tile_columns(kernel)]
+    return tuple(Parameter(name, "-", tuple(columns[name].words or (0, *design.TILE_EDGES))) for name in names)
 
 
 def tile_options(section: Section, system: System) -> list[int]:
@@ -483,7 +474,7 @@ def tile_options(section: Section, system: System) -> list[int]:
     opened = {**section.mapping("given"), **section.mapping("parameters")}
     quantities = ("cores", "arrays_per_core", "array_height", "array_width", f"{system.memory[0].name}_capacity")
     if any(name in section.mapping("derived") for name in quantities):
-        return [*TILE_EDGES]
+        return [*design.TILE_EDGES]
     units = system.units()
     try:
         values = {
@@ -492,10 +483,10 @@ def tile_options(section: Section, system: System) -> list[int]:
             if name in opened
         }
     except ValueError:  # a formula; or a mistake, which the reader of the section reports
-        return [*TILE_EDGES]
+        return [*design.TILE_EDGES]
     grid = dict(zip(values, np.array([*itertools.product(*values.values())]).T, strict=True))
     edges = useful_edges(system.with_quantities(grid), SIXTEEN_BITS)
-    return [edge for edge in TILE_EDGES if edge in edges]
+    return [edge for edge in design.TILE_EDGES if edge in edges]
 
 
 def listed_values(written: Any) -> list[Any]:
@@ -511,7 +502,7 @@ def listed_values(written: Any) -> list[Any]:
 
 def _tiled(tiles: Iterable[str], *, unfused: bool) -> Iterator[str]:
     """Products of each pass that some design has: fused attention has none."""
-    kernels = dict.fromkeys(kernel_of_tile(name) for name in tiles)
+    kernels = dict.fromkeys(design.kernel_of_tile(name) for name in tiles)
     yield from (name for name in kernels if unfused or not name.startswith(ATTENTION_PRODUCTS))
 
 

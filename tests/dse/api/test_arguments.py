@@ -8,10 +8,10 @@ from dse.api import checked
 from tests.support.cases import cases
 
 
-@pytest.mark.parametrize(("changed", "message"), cases(__file__, "WRONG"))
-def test_a_wrong_argument_is_named_with_its_value(changed, message):
+@pytest.mark.parametrize(("function", "arguments", "message"), cases(__file__, "WRONG"))
+def test_a_wrong_argument_is_named_with_its_value(function, arguments, message):
     with pytest.raises(ParameterError) as error:
-        dse.plan(**{"model": "llama3_8b", "gpus": 8, "system": "h100"} | changed)
+        getattr(dse, function)(**arguments)
     assert str(error.value) == message
 
 
