@@ -258,18 +258,18 @@ def test_a_signal_that_is_ignored_from_outside_stays_ignored():
 
 @pytest.mark.slow
 def test_whoever_is_interrupted_while_he_waits_for_a_lock_ends_at_once():
-    process = begun(HEEDING, "-m", "dse", "search", "gpt3_175b_1024_a100", "--budget", "100000")
+    process = begun(HEEDING, "-m", "dse", "search", "gpt_1t_codesign", "--budget", "100000")
     while process.stderr.readline().startswith("0/"):  # until it has stored a batch, and taken the next
         pass
     other = sqlite3.connect("dse.db", isolation_level=None, timeout=30)
     other.execute("BEGIN IMMEDIATE")
-    while "locked by another program; waiting" not in process.stderr.readline():
-        pass
+    while "locked by another program; waiting" not in (line := process.stderr.readline()):
+        assert line
     process.send_signal(signal.SIGINT)
     [last] = process.communicate(timeout=30)[1].splitlines()
     other.close()
     assert last.startswith("dse: interrupted; every stored trial is kept. Continue: dse resume")
-    study = Study.load("gpt3_175b_1024_a100")
+    study = Study.load("gpt_1t_codesign")
     study.run(len(study.trials()) + 1)
 
 
