@@ -36,9 +36,9 @@ BUDGETS = [
     ("costmodel dse", "", 67_609),
     ("costmodel dse", "dse.adapters", 45_964),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_739),
-    ("dse.searching dse.storage", "", 6_809),
+    ("dse.searching dse.storage", "", 6_805),
     ("dse.adapters", "", 21_645),
-    ("dse.adapters.xla", "", 6_480),
+    ("dse.adapters.xla", "", 6_473),
     ("dse.adapters.dfmodel", "", 3_957),
     ("tests", "", 29_788),
 ]
