@@ -185,7 +185,7 @@ def usable_rows(table: pd.DataFrame, kind: str, system: System, left_out: Counte
         "a number format without a formula": precision.isna(),
         "a distribution, window, step or cache without a formula": ~usual,
         "timed for a second, at the power limit": table["power"] > 0 if "power" in table else precision.isna(),
-        "tokens of other ranks are computed": computes_others(table) if kind == "grouped" else precision == "",
+        "tokens of other ranks are computed": computes_others(table) if kind == "grouped" else precision.isna(),
         "launched from Python, not from a CUDA graph": (kind == "products") & (fastest > EAGER),
         "faster than the data sheet allows": table["measured"] <= least_times(table, kind, system),
     }

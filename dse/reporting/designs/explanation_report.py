@@ -312,9 +312,9 @@ def optimizer_lines(explanation: Explanation, width: int, *, everything: bool) -
         Column(heading, names, left=True),
         Column("parameters", [readable_count(value) for value in rows["owned"]]),
         Column("clipping", [readable(value, "s") for value in rows["gradclip_time_s"]]),
-        Column("bytes", [readable(value, "B") for value in rows["gradclip_bytes"]], 2),
+        Column("bytes of clipping", [readable(value, "B") for value in rows["gradclip_bytes"]], 2, title=("bytes",)),
         Column("update", [readable(value, "s") for value in rows["apply_grad_time_s"]]),
-        Column("bytes", [readable(value, "B") for value in rows["apply_grad_bytes"]], 1),
+        Column("bytes of update", [readable(value, "B") for value in rows["apply_grad_bytes"]], 1, title=("bytes",)),
     ]
     return fitted_table(columns_of_groups, width)
 

@@ -530,12 +530,12 @@ def corner(costs: FloatArray) -> FloatArray:
 
 def evaluated_whole(space: Space) -> bool:
     """True if the first batch of a study evaluates every legal design."""
-    return space.legal.count <= WHOLE * FIRST_BATCH * BATCH_SIZE * max(1, round(TIME_SHARE * nominal_rate(space)))
+    return space.legal.count <= WHOLE * FIRST_BATCH * BATCH_SIZE * designs_per_trial_of(space, screened=False)
 
 
-def designs_per_trial_of(space: Space) -> int:
-    """Designs to be evaluated for one trial: the number that takes `TIME_SHARE` at their nominal rate. [-]"""
-    return max(1, round(TIME_SHARE * nominal_rate(space, screened=True)))
+def designs_per_trial_of(space: Space, *, screened: bool = True) -> int:
+    """Designs to be evaluated for one trial: the number that takes `TIME_SHARE` at their `nominal_rate`. [-]"""
+    return max(1, round(TIME_SHARE * nominal_rate(space, screened=screened)))
 
 
 def combined(changes: Sequence[FloatArray], room: FloatArray) -> IntArray:
