@@ -105,7 +105,7 @@ class Framework:
 def _said(values: Mapping[str, Any], model: Any, quantity: Lookup) -> dict[str, Any]:
     """Values of a model on a machine."""
     experts = isinstance(model, ModelShape) and model.num_experts > 0
-    method = model.numerics.balancing if experts else ""
+    method = model.balancing if experts else ""
     said: dict[str, Any] = {}
     for name, value in values.items():
         if not isinstance(value, dict):

@@ -322,19 +322,17 @@ def distinct_products(run: RankRun, gemms: Gemms) -> tuple[IntArray, IntArray]:
 
 def _each_cost(run: RankRun, gemms: Gemms, tiles: ExplicitTiles | None) -> GemmCost:
     """Costs of products, each for itself, with explicit tiles or the best ones."""
-    system = run.system
     if not some_narrow(run):
-        return gemm_cost(gemms, system, element_bytes=run.precision.element_bytes, tiles=tiles)
-    rate = product_rate(run.design.precision, system)
+        return gemm_cost(gemms, run.system, element_bytes=run.precision.element_bytes, tiles=tiles)
+    rate = product_rate(run.design.precision, run.system)
     narrow = narrow_places(run.model, gemms.labels)
     others = np.setdiff1d(np.arange(len(gemms.labels)), narrow)
-    sixteen_bits: tuple[IntArray, FloatArray | float, FloatArray | float]
-    sixteen_bits = others, run.precision.element_bytes, 1.0
+    sizes = np.asarray(run.precision.element_bytes), operand_bytes(run)
+    rates = np.ones(1), np.where(rate > 0, rate, 1.0)
     costs = []
-    for places, size, own_rate in (sixteen_bits, (narrow, operand_bytes(run), np.where(rate > 0, rate, 1.0))):
-        own_tiles = None if tiles is None else (tiles[0][:, places], tiles[1][:, places])
-        of_format = gemms.take_kernels(places)
-        costs.append(gemm_cost(of_format, system, element_bytes=size, rate=own_rate, tiles=own_tiles))
+    for at, size, of_format in zip((others, narrow), sizes, rates, strict=True):
+        edges = tiles and (tiles[0][:, at], tiles[1][:, at])
+        costs.append(gemm_cost(gemms.take_kernels(at), run.system, element_bytes=size, rate=of_format, tiles=edges))
     order = np.argsort(np.concatenate([others, narrow]))
     return joined_costs(costs, lambda _, values: np.concatenate(values, axis=1)[:, order])
 
@@ -436,7 +434,8 @@ def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> GemmCost:
     flash_2 = (shape.attention == FLASH_2) | (shape.attention == FLASH_1)
     padded = np.ceil(model.score_size / HEAD_MULTIPLE) * HEAD_MULTIPLE
     scored, values = (np.where(flash_2, padded, size) for size in (model.score_size, model.value_size))
-    heads = fused * shape.micro_batch_size * model.num_attention_heads / shape.tp / shape.cp
+    heads, unit = model.num_attention_heads / shape.tp, kernel.kind.core.head_multiple if kernel.kind.core else 0.0
+    heads = fused * shape.micro_batch_size * (np.ceil(heads / unit) * unit if unit else heads) / shape.cp
     queries, keys = work.reads
     seen = np.where(shape.cp_communication == CP_A2A, shape.cp, 1.0)  # ranks that share out the keys of a head
     tokens = fused * shape.micro_batch_size * model.seq_len

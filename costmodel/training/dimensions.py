@@ -58,11 +58,6 @@ class Numerics:
     router_balance: Literal["aux_loss", "seq_aux_loss", "global_aux_loss"] = "aux_loss"
     mtp_loss_scale: float = 0.0  #: weight of losses of multi-token prediction; 0: the framework's
 
-    @property
-    def balancing(self) -> str:
-        """Method that balances the tokens of experts, a word of `BALANCING`."""
-        return "bias" if self.router_bias_update_rate else "aux_loss"
-
     def said(self) -> dict[str, Any]:
         """Fields that are not as usual, as a model file has them."""
         return {
@@ -285,6 +280,11 @@ class ModelDimensions:
                 if lacking := [name for name in NEEDED.get(kind, ()) if not dict(sizes).get(name, getattr(self, name))]:
                     text = f"{', '.join(lacking)}: missing; layers {letter!r} have {kind}"
                     raise DseError(f"model {self.name}: {text}")
+
+    @property
+    def balancing(self) -> str:
+        """Method that balances experts, a word of `BALANCING`; no bias of the router where all products have one."""
+        return "bias" if self.numerics.router_bias_update_rate or self.router_bias > self.biases else "aux_loss"
 
     @property
     def letters(self) -> Mapping[str, tuple[str, str, Sizes]]:

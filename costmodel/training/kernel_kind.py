@@ -61,6 +61,7 @@ class Core:
     windowed: bool  #: whether queries see the keys of a window alone
     indexed: bool = False  #: whether queries see only the keys that an indexer picks
     compressed: bool = False  #: whether queries also see keys that are made from several tokens each
+    head_multiple: float = 0.0  #: fused kernels pad a rank's heads to a multiple of it; 0: they do not
     #: Dimensions with which kernels run it, where these differ from the model's.
     sizes: Callable[[ModelDimensions], Sizes] | None = None
 

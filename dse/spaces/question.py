@@ -483,7 +483,7 @@ class _Layouts:
                 f"{spread.software} are at most {spread.high:g} times the prediction)",
             )
         if "imbalance" in (said := self.framework.said(self.shape)) and asked.imbalance is None:
-            method = BALANCING[self.shape.numerics.balancing]
+            method = BALANCING[self.shape.balancing]
             yield "imbalance", f"{said['imbalance']} (experts balanced by {method})"
 
     def refusal(self, space: Space) -> str:

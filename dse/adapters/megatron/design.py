@@ -64,14 +64,15 @@ def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
         **_pipeline(launch),
         **_recomputation(launch),
         **MEGATRON.word("zero", launch.zero_stage),
-        **_optimizer(launch),
+        **_of_columns(launch),
         **MEGATRON.word("precision", launch["precision"]),
         **KEYS["attention"].get(str(launch["attention"]), {}),
         **KEYS["cross_entropy"].get(str(launch["cross_entropy"]), {}),
-        **_overlaps(launch),
         **_experts(launch),
         **MEGATRON.word("cuda_graphs", launch["cuda_graphs"]),
     }
+    if launch.model.index_topk:  # fused kernels; those of cuDNN need Hopper (dsa_cudnn_kernels.py)
+        settings["dsa_kernel_backend"] = "cudnn" if launch.compute_capability >= 9 else "tilelang"
     if launch["cuda_graphs"] == "layers":
         settings["cuda_graph_modules"] = conditions_met(KEYS["graphs"], launch.model)
     if "hybrid_layer_pattern" in settings:
@@ -91,15 +92,12 @@ def refuse_another_model(model: ModelShape, settings: Mapping[str, Any], lost: S
 
 def _pipeline(launch: Launch) -> dict[str, Any]:
     """Chunks of the pipeline: as even as Megatron Core makes them, or written out."""
-    settings: dict[str, Any] = {"use_tp_pp_dp_mapping": True} if launch["rank_order"] == "tp_cp_pp_dp" else {}
     ends = [launch[column] for column in ("first_stage_layers", "last_stage_layers")]
     layers = launch.model.num_layers + int(launch["count_embedding"]) + int(launch["count_loss"])
     uneven = layers % (launch["pp"] * launch["vpp"]) and not any(ends)
     if launch["pipeline_layout"] != EVEN or uneven:
-        return {**settings, "pipeline_model_parallel_layout": written_layout(launch)}
-    if launch["vpp"] > 1:
-        settings["num_virtual_stages_per_pipeline_rank"] = int(launch["vpp"])
-    return settings
+        return {"pipeline_model_parallel_layout": written_layout(launch)}
+    return {"num_virtual_stages_per_pipeline_rank": int(launch["vpp"])} if launch["vpp"] > 1 else {}
 
 
 def _hybrid_pipeline(launch: Launch, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,43 +131,23 @@ def _recomputation(launch: Launch) -> dict[str, Any]:
     offloaded = [m.name for m in OFFLOAD_MODULES if launch[m.column]]
     settings = {**KEYS["offload"], "offload_modules": offloaded} if offloaded else {}
     settings |= {name: launch[name] for name in ("activation_offload_fraction",) if offloaded and launch[name] < 1}
-    settings |= {"use_transformer_engine_op_fuser": True} if "fused_group_mlp" in offloaded else {}
     if modules:
         return {**settings, "recompute_granularity": "selective", "recompute_modules": modules}
     away = int(float(launch["offload_activations"]) * launch.model.num_layers + 1e-6) % int(launch.model.num_layers)
     return settings | ({"cpu_offloading_num_layers": away} if away and launch["pp"] == 1 else {})
 
 
-def _optimizer(launch: Launch) -> dict[str, Any]:
-    """Settings of the optimizer and of the memory of its states."""
-    settings: dict[str, Any] = {"optimizer": "muon"} if launch["optimizer"] == "muon" else {}
+def _of_columns(launch: Launch) -> dict[str, Any]:
+    """Settings of the optimizer, of its memory and of overlapped communication."""
+    rows = KEYS["of_columns"]
+    met = conditions_met({name: row["where"] for name, row in rows.items()}, launch.model, launch.points)
+    settings = {name: value for row in met for name, value in rows[row]["settings"].items()}
+    settings |= {"sequence_parallel": True} if launch.sequence_parallel else {}
     if launch["shard_replicas"] > 1:
         settings["num_distributed_optimizer_instances"] = int(launch["shard_replicas"])
         settings |= MEGATRON.word("outer_dp_sharding_strategy", launch["outer_dp_sharding_strategy"])
-    if launch["moments"] == "bf16" or launch["store_param_remainders"] or launch["offload_optimizer"]:
-        settings["use_precision_aware_optimizer"] = True
-    if launch["moments"] == "bf16":
-        settings |= {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
     if launch["offload_optimizer"]:
         settings |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": float(launch["offload_optimizer"])}
-    if launch["gradient_reduction"] == "bf16":
-        settings["grad_reduce_in_bf16"] = True
-    elif launch["precision"] == "fp16":
-        settings["accumulate_allreduce_grads_in_fp32"] = True
-    if not launch["gradient_accumulation_fusion"]:
-        settings["gradient_accumulation_fusion"] = False
-    return settings
-
-
-def _overlaps(launch: Launch) -> dict[str, Any]:
-    """Settings of overlapped communication."""
-    settings: dict[str, Any] = {"sequence_parallel": True} if launch.sequence_parallel else {}
-    if launch.zero_stage and launch["overlap_grad_reduce"] and launch["overlap_param_gather"]:
-        settings["overlap_param_gather"] = True
-    if launch["tp_overlap"] == "chunked" and launch["tp"] > 1:
-        settings["tp_comm_overlap"] = True
-    if launch["vpp"] > 1 and launch["pp"] > 2 and not launch["overlap_p2p"]:
-        settings["overlap_p2p_comm"] = False
     if launch["cp"] > 1:
         word = str(launch["cp_communication"])
         settings["cp_comm_type"] = MEGATRON.word("cp_communication", word)
@@ -377,13 +355,19 @@ def _read_attention(settings: Mapping[str, Any]) -> dict[str, Any]:
     fused = settings.get("cross_entropy_loss_fusion")
     columns["cross_entropy"] = settings.get("cross_entropy_fusion_impl", "native") if fused else "megatron"
     backend = settings.get("attention_backend")
-    if "local" in (backend, settings.get("transformer_impl")) or backend == "unfused":
+    if "local" in (backend, settings.get("transformer_impl")) or backend == "unfused" or _is_dense(settings):
         columns["attention"] = "unfused"
     elif backend == "flash" and str(settings.get("flash_attention_version")) == "2":
         columns["attention"] = "flash_attention_2"
     else:
         columns["attention"] = "fused_fp8" if settings.get("fp8_dot_product_attention") else "fused"
     return columns
+
+
+def _is_dense(settings: Mapping[str, Any]) -> bool:
+    """True if PyTorch scores all keys of sparse attention, as it does unless fused kernels are asked for (dsa.py)."""
+    sparse = settings.get("experimental_attention_variant") == "dsa"
+    return sparse and settings.get("dsa_kernel_backend", "none") == "none"
 
 
 def _read_experts(settings: Mapping[str, Any], design: Mapping[str, Any]) -> dict[str, Any]:
@@ -411,6 +395,10 @@ def _otherwise(settings: Mapping[str, Any]) -> list[str]:
         "has them": stated("multi_latent_attention") and not stated("qk_layernorm"),
         "of every group of layers the last is read as the one with experts, not the first":
             re.fullmatch("0*([2-9]|[1-9][0-9]+)", str(stated("moe_layer_freq", 1))),
+        "without moe_permute_fusion several kernels reorder the tokens of experts; evaluated as one: set it":
+            stated("num_experts") and not stated("moe_permute_fusion"),
+        "without dsa_kernel_backend PyTorch scores all keys of sparse attention in fp32; evaluated in 16 bits, which "
+        "is faster: set cudnn or tilelang": _is_dense(settings),
         **{f"{name} {', '.join(modules)}: not modelled": modules for name, modules in unknown.items()},
         f"fine_grained_offloading_max_inflight_offloads {in_flight} is read as 1":
             in_flight != 1 and stated("fine_grained_activation_offloading"),

@@ -113,16 +113,18 @@ def test_windows_count_the_keys_before_a_token_in_megatron(tmp_path):
     assert read_text(nemo, settings, tmp_path)[0].model.window == 128
 
 
-@pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "kimi_k2"])
-@pytest.mark.parametrize(("module", "flag"), [(megatron, "--qk-layernorm"), (nemo, "qk_layernorm: true")])
-def test_norms_of_latents_are_written_and_read(name, module, flag, tmp_path):
-    """gpt_layer_specs.py: with the flag, up-projections have a norm of the latent."""
-    text = module.script(Launch.of(load_model(name), {}, 8))[0]
+@pytest.mark.parametrize("module", [megatron, nemo])
+@by_table("name", "capability", "flag", "setting", "attention", "message")
+def test_settings_without_which_megatron_runs_others_are_written_and_their_lack_is_named(
+    module, name, capability, flag, setting, attention, message, tmp_path
+):
+    stated = flag if module is megatron else setting
+    text, _ = module.script(replace(Launch.of(load_model(name), {}, 8), compute_capability=capability))
     launch, notes = read_text(module, text, tmp_path)
-    assert flag in text
-    assert (launch.model.attention, launch.model.qk_norm, notes) == ("mla", False, [])
-    _, [note, *_] = read_text(module, text.replace(flag, ""), tmp_path)
-    assert "without --qk-layernorm has no norms of its latents" in note
+    assert text.count(f"  {stated}\n") == 1
+    assert (launch.model.attention, launch.model.qk_norm, launch["attention"], notes) == ("mla", False, "fused", [])
+    without, [note] = read_text(module, text.replace(f"  {stated}\n", ""), tmp_path)
+    assert (without["attention"], message in note) == (attention, True)
 
 
 #: Values that a script asks for.
