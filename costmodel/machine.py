@@ -69,7 +69,10 @@ class MachinePart(Columns):
         part = super().of(**values)
         ranges = part_ranges(cls)
         for name, numbers in part.columns().items():
-            refuse_outside(f"{cls.__name__}: {name}", numbers, ranges[name])
+            inside = ranges[name].holds(numbers)
+            if not np.all(inside):
+                first = np.broadcast_to(numbers, np.shape(inside))[~inside].flat[0]
+                raise DseError(f"{cls.__name__}: {name}: {ranges[name].refusal(float(first))}")
         return part
 
 
@@ -91,17 +94,6 @@ def _range(item: Field[Any]) -> Range:
     low = item.metadata.get("low", 0.0)
     needed = item.name.endswith(POSITIVE) and not item.name.endswith(NONE_OF)
     return Range(low, item.metadata.get("high", high), above=needed and low == 0)
-
-
-def refuse_outside(name: str, values: ArrayLike, allowed: Range) -> None:
-    """Refuse values that are out of a range.
-
-    Raises `DseError` with the name of the quantity and its range.
-    """
-    inside = allowed.holds(values)
-    if not np.all(inside):
-        first = np.broadcast_to(np.asarray(values, dtype=np.float64), np.shape(inside))[~inside].flat[0]
-        raise DseError(f"{name}: {allowed.refusal(float(first))}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -217,7 +217,8 @@ def stage_activations(
         of_layers = np.maximum.reduce(np.broadcast_arrays(*(layer.kept for layer in layers)))
         kept["layer of the other pass"] = np.where(beside, of_layers, 0.0)
     if run.design.offloads_activations.any():
-        hosted = [layer.on_hosts(run.design.offload_activations) for layer in layers]
+        share = run.design.offload_activations  # of activations outside of offloaded modules
+        hosted = [share * (layer.kept - layer.hosted) + layer.hosted for layer in layers]
         offloading = [run.design.activation_offload_fraction * count for count in counts]
         away = {name: one * count for name, one, count in zip(names, hosted, offloading, strict=False)}
         moving = np.minimum(sum(away.values()), 2 * np.maximum.reduce(np.broadcast_arrays(*hosted)))

@@ -393,10 +393,6 @@ class LayerModule:
             return False
         return self.kind == "output discarded" or self.has(end)
 
-    def frees_inside(self, kernel: Kernel) -> bool:
-        """True if intermediate results of a row are dropped: scores of attention, of experts."""
-        return self.kind == "checkpoint" and self.has(kernel)
-
 
 def _by_kind(name: str) -> Callable[[Kernel], bool]:
     return lambda kernel: name in kernel.kind.recompute_modules

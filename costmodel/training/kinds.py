@@ -162,7 +162,7 @@ def delta_net_products(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduc
 def lookup_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
     """Rows of the word table gathered with a dropout, and their gradients added to those of the table."""
     mask = 1.0 if rank.model.dropout else 0.0
-    gathered = rank.tokens * rank.model.features[kernel.makes] / rank.stream_shards
+    gathered = rank.tokens * rank.model.features[kernel.makes] / rank.design.shards(rank.design.stream)
     streams = rank.model.features["streams"]
     yield PointwisePass(kernel.name, "forward", gathered, 1 + streams, mask, 2, 1.0)
     yield PointwisePass(kernel.name, "weight_gradient", gathered, streams, mask + 2 * rank.gradient_bytes, 2, 1.0)

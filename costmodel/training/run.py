@@ -334,11 +334,6 @@ class RankRun(Run[ModelShape, RankShape]):
         """Bytes of a gradient, where it is accumulated and where it is reduced. [B]"""
         return gradient_bytes(self)
 
-    @cached_property
-    def stream_shards(self) -> FloatArray:
-        """Ranks that share out the residual stream as layers leave it. [-]"""
-        return self.design.shards(self.design.stream)
-
     def activation_bytes(self, features: str = "stream") -> FloatArray:
         """Size of a whole activation that goes from kernel to kernel, or from stage to stage. [B]"""
         return self.bytes_of(self.model.features[features])

@@ -152,7 +152,6 @@ def parser(command: str | None = None) -> Parser:
         if command in (None, name):
             module = import_module(f"dse.cli.commands.{'import_model' if name == 'import' else name}")
             import_module("dse.cli.options").add_arguments(one, module)
-            one.set_defaults(run=module.run)
             one.usage = short_usage(one)
     return top
 

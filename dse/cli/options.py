@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from costmodel.errors import DseError
 from costmodel.formats.input_files import data_beside
@@ -26,11 +26,15 @@ from dse.registry import call, load
 if TYPE_CHECKING:
     from dse.spaces.space import Params, Space
 
+#: Name -> table of arguments that commands share.
+SHARED: Final[Mapping[str, Any]] = data_beside(__file__)
+
 
 def add_arguments(parser: argparse.ArgumentParser, module: ModuleType) -> None:
     """Add the arguments in the YAML table of the module of a command, its description and its examples.
 
-    A group ``+NAME`` stands for a function of the module, which adds arguments that the table cannot express.
+    A group ``+NAME`` stands for a function of the module, which adds arguments that the table cannot express. The
+    table of `refuse_together` says which arguments exclude or need each other, before the command runs.
     """
     table = data_beside(str(module.__file__))
     parser.description = table["about"]
@@ -41,7 +45,29 @@ def add_arguments(parser: argparse.ArgumentParser, module: ModuleType) -> None:
             getattr(module, title[1:])(parser)
         else:
             add_table(parser.add_argument_group(title), arguments, module)
-    parser.set_defaults(**table.get("defaults", {}))
+
+    def run(args: argparse.Namespace) -> int:
+        refuse_together(parser, args, table.get("refused", ()))
+        return int(module.run(args))
+
+    parser.set_defaults(run=run, **table.get("defaults", {}))
+
+
+def refuse_together(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, rows: Iterable[Mapping[str, str]]
+) -> None:
+    """Refuse arguments that exclude or need each other, by the rows of a table; a `DseError`.
+
+    A row is refused if `all` of its arguments are given, `any` of these, and `none` of those. In its message, {any}
+    stands for the first of `any`, and other names in braces for values.
+    """
+    given = {action.dest: action for action in parser._actions if getattr(args, action.dest, None) != action.default}
+    for row in rows:
+        every, either, none = (row.get(key, "").split() for key in ("all", "any", "none"))
+        first = next((given[name] for name in either if name in given), None)
+        if given.keys() >= {*every} and (first or not either) and given.keys().isdisjoint(none):
+            word = [*first.option_strings, first.metavar][0] if first else ""
+            raise DseError(row["say"].format(any=word, **vars(args)))
 
 
 def add_table(parser: argparse._ActionsContainer, arguments: Mapping[str, Any], module: ModuleType) -> None:
@@ -50,18 +76,11 @@ def add_table(parser: argparse._ActionsContainer, arguments: Mapping[str, Any], 
         if flags == "+one_of":
             add_table(parser.add_mutually_exclusive_group(), settings, module)
         elif flags.startswith("+"):
-            for flag, words in shared_arguments()[flags[1:]].items():
+            for flag, words in SHARED[flags[1:]].items():
                 noted = words and {**words, "help": words["help"].replace("{note}", settings or "")}
                 add_table(parser, {flag: noted}, module)
         else:
             parser.add_argument(*flags.split(), **{key: setting(key, value, module) for key, value in settings.items()})
-
-
-@cache
-def shared_arguments() -> Mapping[str, Any]:
-    """The arguments that commands share: a name -> a table of arguments."""
-    tables: Mapping[str, Any] = data_beside(__file__)
-    return tables
 
 
 def setting(key: str, value: Any, module: ModuleType) -> Any:

@@ -266,7 +266,10 @@ def evaluated_designs(
     `table` has `rows` values for each parameter, or for any other name that can be pinned: as a file writes them, or
     numbers in SI units; None where a row does not name it. Values need not be options of the space. [-]
     """
-    columns = {name: normalized(space, name, column) for name, column in table.items()}
+    columns = {}
+    for name, written in table.items():
+        values = {value: normal(space, name, value) for value in dict.fromkeys(written)}
+        columns[name] = [values[value] for value in written]
     own_space = [name for name in columns if makes_a_space(space, name)]
     kinds = [column if name in own_space else [value is None for value in column] for name, column in columns.items()]
     parts = []
@@ -276,12 +279,6 @@ def evaluated_designs(
         named = {name: [columns[name][row] for row in places] for name in known if name not in own_space}
         parts.append(_part(space, settings, named, np.array(places), profile, jobs))
     return NamedDesigns(tuple(columns), tuple(parts))
-
-
-def normalized(space: Space, name: str, written: Sequence[Any]) -> list[Any]:
-    """The values of a name as numbers in SI units, words and booleans; arguments are those of `normal`."""
-    known = {value: normal(space, name, value) for value in dict.fromkeys(written)}
-    return [known[value] for value in written]
 
 
 def normal(space: Space, name: str, written: Any) -> Any:

@@ -142,6 +142,11 @@ BEATS, OLD = timedelta(minutes=10), timedelta(days=1)
 #: Attribute in which Optuna keeps the names of objectives.
 METRIC_NAMES: Final = "study:metric_names"
 
+#: Query of a user attribute of finished trials.
+ATTRIBUTE: Final = (
+    f'SELECT trial_id, value_json FROM trial_user_attributes WHERE trial_id IN ({FINISHED}) AND "key" = :name'
+)
+
 #: Trials that are asked for by their identities in one query, and numbers of all trials.
 IDS_AT_ONCE, EVERY = 500, range(1 << 31)
 
@@ -383,15 +388,16 @@ class Store(AbstractContextManager["Store"]):
             return trial_columns.read_details(self.database, ids, names)
 
     def keys(self, stored: StoredStudy, name: str) -> list[str]:
-        """Every key that a user attribute has in the finished trials of a study."""
+        """Every key of a user attribute of the finished trials of a study: a mapping whose keys have no quotes."""
         with self.reading(stored.study_id):
-            return trial_columns.read_keys(self.database, stored.study_id, name)
+            texts = self.database.each(ATTRIBUTE, study_id=stored.study_id, first=0, name=name)
+            key_lists = dict.fromkeys(tuple(str(text).split('"')[1::2]) for _, text in texts)
+        return list(dict.fromkeys(key for keys in key_lists for key in keys))
 
     def has(self, stored: StoredStudy, name: str) -> bool:
         """True if some finished trial of a study has a user attribute."""
-        query = f'SELECT 1 FROM trial_user_attributes WHERE trial_id IN ({FINISHED}) AND "key" = :name LIMIT 1'
         with self.database.transaction():
-            return bool(self.database.rows(query, study_id=stored.study_id, first=0, name=name))
+            return bool(self.database.rows(f"{ATTRIBUTE} LIMIT 1", study_id=stored.study_id, first=0, name=name))
 
     def columns(self, stored: StoredStudy, *, attribute: str | None = None, first: int = 0) -> TrialColumns:
         """Finished trials of a study in bulk, from number `first` on; with `attribute`, only those that have it."""
@@ -402,7 +408,8 @@ class Store(AbstractContextManager["Store"]):
     def attribute(self, stored: StoredStudy, name: str, *, first: int = 0) -> dict[int, Any]:
         """Identity -> a user attribute, of the finished trials of a number and later that have it."""
         with self.reading(stored.study_id):
-            return trial_columns.read_attribute(self.database, stored.study_id, name, first=first)
+            texts = self.database.each(ATTRIBUTE, study_id=stored.study_id, first=first, name=name)
+            return {trial_id: json.loads(text) for trial_id, text in texts}
 
     def moment(self, stored: StoredStudy, *, attribute: str, first: int) -> Moment:
         """State of a study at one moment, with finished trials from number `first` on that have an attribute."""

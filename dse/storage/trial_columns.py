@@ -127,13 +127,6 @@ def distribution_of(text: str) -> BaseDistribution:
     return json_to_distribution(text)
 
 
-def read_attribute(database: Database, study_id: int, name: str, *, first: int = 0) -> dict[int, Any]:
-    """Identity of each finished trial with a user attribute of some name -> its value."""
-    query = f'SELECT trial_id, value_json FROM trial_user_attributes WHERE trial_id IN ({FINISHED}) AND "key" = :name'
-    rows = database.each(query, study_id=study_id, first=first, name=name)
-    return {trial_id: json.loads(text) for trial_id, text in rows}
-
-
 def read_details(database: Database, ids: IntArray, names: Sequence[str]) -> TrialDetails:
     """Parameters and user attributes of finished trials of one study, within a transaction.
 
@@ -154,24 +147,10 @@ def read_details(database: Database, ids: IntArray, names: Sequence[str]) -> Tri
     return TrialDetails(read_params(database, ids, meant), attributes, [moments.get(i) for i in row_of])
 
 
-def _distributions(database: Database, trial_id: int) -> dict[str, BaseDistribution]:
-    """The distributions of the stored parameters of a trial."""
-    query = "SELECT param_name, distribution_json FROM trial_params WHERE trial_id = :trial_id"
-    return {name: distribution_of(text) for name, text in database.rows(query, trial_id=trial_id)}
-
-
 def moment_of(stored: str | datetime | None) -> datetime | None:
     """A time that is stored in UTC, as one that knows its zone; PostgreSQL has a type for times."""
     moment = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
     return moment.replace(tzinfo=UTC) if moment else None
-
-
-def read_keys(database: Database, study_id: int, name: str) -> list[str]:
-    """Every key that a user attribute has in finished trials: a mapping whose keys have no quotes."""
-    query = f'SELECT value_json FROM trial_user_attributes WHERE trial_id IN ({FINISHED}) AND "key" = :name'
-    rows = database.each(query, study_id=study_id, first=0, name=name)
-    key_lists = dict.fromkeys(tuple(str(text).split('"')[1::2]) for (text,) in rows)
-    return list(dict.fromkeys(key for keys in key_lists for key in keys))
 
 
 def violating(database: Database, meant: dict[str, Any]) -> set[int]:
@@ -214,7 +193,8 @@ def read_params(database: Database, ids: IntArray, meant: str, **named: Any) -> 
     """
     if not len(ids):
         return defaultdict(list)  # every parameter has no values
-    distributions = _distributions(database, int(ids[0]))
+    query = "SELECT param_name, distribution_json FROM trial_params WHERE trial_id = :trial_id"
+    distributions = {name: distribution_of(text) for name, text in database.rows(query, trial_id=int(ids[0]))}
     row_of = {trial_id: row for row, trial_id in enumerate(ids.tolist())}
     known: dict[str, dict[float, Any]] = {name: {} for name in distributions}
     columns: dict[str, list[Any]] = {name: [None] * len(ids) for name in distributions}

@@ -300,13 +300,9 @@ def module_cost(
     """The forward pass of some rows of a layer, with the collectives that they need."""
     names = {kernel.name for kernel in kernels if not kernel.is_core}
     pieces = {piece for module in modules for piece in module.pieces}
-
-    def is_own(label: Label) -> bool:
-        return label.kernel in names or label.name in pieces
-
     cost = core if any(kernel.is_core for kernel in kernels) else KernelCost()
     if names:
-        cost = cost + table.cost(part.name, "forward", is_own)
+        cost = cost + table.cost(part.name, "forward", lambda label: label.kernel in names or label.name in pieces)
         edges = own_edges(part, names)
         cost = cost + tensor_parallel(run, edges, partial(table.kernels_time, part), exchanges)[0]
     if any(kernel.kind.exchanged.tokens for kernel in kernels):

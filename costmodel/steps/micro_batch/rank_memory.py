@@ -41,10 +41,6 @@ class PartMemory(Columns):
     working: FloatArray = column("B", 0)  #: while the part runs, in addition to kept tensors
     logits: FloatArray = column("-", 0)  #: of a micro-batch
 
-    def on_hosts(self, share: FloatArray) -> FloatArray:
-        """Kept activations that hosts hold: those of modules, and a `share` of others, (points,). [B]"""
-        return share * (self.kept - self.hosted) + self.hosted
-
 
 #: Quantities of a system that `rank_memory` reads: whether formats need transposed copies, and kept activations.
 MEMORY_READS: Final = ("mx_speedup", "software_kept_activations", "software_kept_gathers", "software_repeated_keys")
@@ -208,7 +204,7 @@ def layer_activations(run: RankRun, layer: Layer, *, recomputing: bool) -> Float
     cores, scores, rows = 0.0, shape.attention == 0, shape.attention > 0
     others: FloatArray | float = 0.0
     for kernel in layer.kernels:
-        inside = [module for module in MODULES if recomputing and module.frees_inside(kernel)]
+        inside = [one for one in MODULES if recomputing and one.kind == "checkpoint" and one.has(kernel)]
         if kernel.is_core:
             cores += 1
             scores = scores & ~shape.recomputes(inside)

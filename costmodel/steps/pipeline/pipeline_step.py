@@ -42,11 +42,6 @@ from costmodel.training.design import RECOMPUTE_BLOCK, DesignPoints
 from costmodel.training.run import RankRun, TransformerRun
 
 
-def checkpoint_layers(design: DesignPoints) -> FloatArray:
-    """Layers that are one checkpoint. [-]"""
-    return np.where(counts_layers(design) & (design.recompute_method != RECOMPUTE_BLOCK), design.recompute_layers, 1.0)
-
-
 def recomputed_shares_of_model(run: TransformerRun, *, least: bool = False) -> list[FloatArray] | None:
     """Recomputed shares of the layers of each kind, of all stages or the `least` of a stage; None where all are. [-]"""
     design, leading = run.design, leading_layers(run.design)
@@ -97,7 +92,9 @@ def _without_absent(design: DesignPoints, layer: PartMemory, count: FloatArray) 
 
 def _with_counted(run: TransformerRun, stage: Stage, layers: Sequence[PartMemory]) -> list[PartMemory]:
     """Layers of a stage where some are recomputed, or several at once."""
-    design, together, leading = run.design, checkpoint_layers(run.design), leading_layers(run.design)
+    design, leading = run.design, leading_layers(run.design)
+    several = counts_layers(design) & (design.recompute_method != RECOMPUTE_BLOCK)
+    together = np.where(several, design.recompute_layers, 1.0)  # layers that are one checkpoint
     shares = stage.recomputed_shares or [np.ones_like(together) for _ in layers]
     per_chunk, more = np.divmod(stage.num_layers, design.vpp)
     checkpoints = np.ceil(per_chunk / together) * (design.vpp - more) + np.ceil((per_chunk + 1) / together) * more

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from costmodel.errors import DseError
 from dse.api.files import calibrate
 from dse.cli.options import refuse_same
 from dse.cli.output import checked_ending, checked_place, write_answer, write_content, write_result
@@ -13,10 +12,6 @@ from dse.reporting.measurements.calibration_report import calibration_record, ca
 
 def run(args: argparse.Namespace) -> int:
     """Fit constants of a system to measurements, and write its file."""
-    if not (args.file or args.nccl_tests or args.tables):
-        raise DseError("calibrate needs measurements: MEASUREMENTS.csv, --nccl-tests LOG, or --tables DIR")
-    if args.tables and (args.file or args.nccl_tests or args.framework):
-        raise DseError("calibrate --tables: leave out MEASUREMENTS.csv, --nccl-tests and --framework")
     for path in (args.file, *args.nccl_tests):
         refuse_same(path, args.out)
     checked_ending(args.out, (".yaml", ".yml"))

@@ -52,10 +52,6 @@ def part_of(text: str) -> tuple[int, int]:
 
 def run(args: argparse.Namespace) -> int:
     """Enumerate; 1 when nothing is feasible."""
-    if args.evaluations is not None and not args.bound:
-        raise DseError("enumerate: --evaluations is for --bound STUDY")
-    if args.part and (args.output is None or args.format or args.checkpoint or args.merge):
-        raise DseError("enumerate --part: name its checkpoint with -o; it takes no --format, --checkpoint or --merge")
     if args.bound:
         return run_bound(args)
     form = "table" if args.part else form_of(args.format, args.output)  # refused before the work
@@ -102,8 +98,6 @@ def enumerated(args: argparse.Namespace) -> tuple[ExactFront, Study | None]:
 
 def merged_parts(args: argparse.Namespace) -> tuple[ExactFront, Study | None]:
     """The exact front from checkpoints, and the study to certify."""
-    if args.checkpoint or args.set or args.objective or args.profile or args.method != "auto":
-        raise DseError("enumerate --merge: its files hold the space, the method and the profile; leave options out")
     study = Study.load(args.certify, storage=args.storage) if args.certify else None
     exact = merged_front(args.merge, best_costs(study).tolist() if study else None)
     if args.space and changed_space(args).fingerprint != exact.space.fingerprint:
@@ -124,11 +118,6 @@ def write_partial(exact: ExactFront, form: str, output: Path | None) -> NoReturn
 
 def run_bound(args: argparse.Namespace) -> int:
     """Print the lower bound of the space of a study, and the gap of the study to it."""
-    parts = args.part or args.checkpoint or args.merge
-    if args.space or args.certify or args.set or args.objective or args.output or parts:
-        raise DseError(
-            "enumerate --bound: the space is the study's own; it takes no other, no --certify, no part and no -o"
-        )
     study = Study.load(args.bound, storage=args.storage)
     workers = Workers(args.jobs, args.backend, args.scheduler)
     update = headway_lines(sys.stderr)
@@ -145,18 +134,14 @@ def run_bound(args: argparse.Namespace) -> int:
 def subject(args: argparse.Namespace) -> tuple[Study | None, Space]:
     """The study to certify, if any, and the space to enumerate.
 
-    Raises `DseError` if neither is named, or they do not belong together.
+    Raises `DseError` if they do not belong together.
     """
     if args.certify is None:
-        if args.space is None:
-            raise DseError("enumerate: name a SPACE (`dse list spaces` shows all), or a study with --certify")
         return None, changed_space(args)
     study = Study.load(args.certify, storage=args.storage)
     if args.profile not in (None, study.profile):
         raise DseError(f"study {study.name!r}: is evaluated by {study.profile}; leave --profile out")
     if args.space is None:
-        if args.set or args.objective:
-            raise DseError("enumerate: --set and --objective change a SPACE; the study's own stays as it is")
         return study, sought_space(study)
     space = changed_space(args)
     if space.fingerprint != study.space.fingerprint:

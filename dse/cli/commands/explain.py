@@ -46,17 +46,11 @@ ENDINGS: Final = {".txt": "table", ".csv": "csv", ".json": "json", **PICTURES}
 
 def run(args: argparse.Namespace) -> int:
     """Explain a design, or print sensitivities or importances."""
-    if args.sensitivity and args.importance:
-        raise DseError("--sensitivity and --importance: choose one")
-    if args.against and (args.sensitivity or args.importance):
-        raise DseError("--against: compares two designs; leave out --sensitivity and --importance")
     form = form_of(args.format, args.output, ENDINGS)
     if args.sensitivity:
         return sensitivities(args, form)
     if form == "csv" or form in PICTURES.values():
         raise DseError(f"--format {form}: only with --sensitivity; use table or json")
-    if args.trace and (args.measured_mfu or args.measured_step_time):
-        raise DseError("--trace: has the step time; leave out --measured-mfu and --measured-step-time")
     if args.measured_mfu or args.measured_step_time:
         return gap(args, form)
     if args.trace:
@@ -82,8 +76,6 @@ def sensitivities(args: argparse.Namespace, form: str) -> int:
 
 def importance(args: argparse.Namespace, form: str) -> int:
     """Print which parameters matter for each objective."""
-    if args.set or args.layout or args.trial is not None:
-        raise DseError("--importance: takes all trials of a study; leave out --set, --layout and --trial")
     study = stored_study(args)
     importances = study.importance()
     record = {"study": study.name, **importances.to_json()}

@@ -16,8 +16,6 @@ from dse.registry import export_forms
 
 def run(args: argparse.Namespace) -> int:
     """Write a design as a file of another program."""
-    if args.winner is not None and args.trial is None:
-        raise DseError(f"--winner {args.winner}: needs --trial")
     refuse_ending(args.output, args.format)
     study = Study.load(args.study, storage=args.storage)
     choice = {"winner": args.winner or 0, "workload": args.workload, "anyway": args.anyway}

@@ -26,12 +26,6 @@ from dse.storage.optuna_store import Store, count_trials, delete_study
 
 def run(args: argparse.Namespace) -> int:
     """List, check, delete or serve."""
-    needed = args.check or args.delete
-    if needed and not args.study:
-        raise DseError(f"--{'check' if args.check else 'delete'}: name a STUDY (`dse studies` lists them)")
-    of_all = next((name for name in ("dashboard", "backup", "restore") if getattr(args, name)), "")
-    if args.study and of_all:
-        raise DseError(f"--{of_all}: takes all studies of the database; leave out STUDY")
     if args.backup or args.restore:
         return copy(args)
     if args.check:

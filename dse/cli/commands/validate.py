@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 
-from costmodel.errors import DseError
 from dse.api.files import validate, validate_kernels
 from dse.cli.options import refuse_same
 from dse.cli.output import checked_ending, write_answer
@@ -23,7 +21,6 @@ def run(args: argparse.Namespace) -> int:
     if args.pairs:
         return show_pairs(args)
     if args.kernels:
-        refuse_with("--kernels", {"MEASUREMENTS.csv": args.file, "-o": args.out, "--strict": args.strict})
         record = validate_kernels(args.kernels, system=args.system, library=args.library, rows=args.rows)
         write_answer(args.format, record, lambda width: kernel_tables_report(record, width))
         return 0
@@ -41,15 +38,6 @@ def run(args: argparse.Namespace) -> int:
 
 def show_pairs(args: argparse.Namespace) -> int:
     """Compare predicted effects with measured ones."""
-    given = {"MEASUREMENTS.csv": args.file, "--system": args.system, "-o": args.out, "--kernels": args.kernels}
-    refuse_with("--pairs", given)
     pairs = compared_pairs(args.pairs)
     write_answer(args.format, pairs_record(pairs), lambda width: pairs_report(pairs, width))
     return int(args.strict and any(pair.why_not for pair in pairs))
-
-
-def refuse_with(option: str, others: Mapping[str, object]) -> None:
-    """Refuse options that have no meaning together with an option for another comparison."""
-    for other, value in others.items():
-        if value:
-            raise DseError(f"dse validate {option}: leave out {other}")
