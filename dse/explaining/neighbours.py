@@ -196,16 +196,13 @@ def _neighbour(
     )
 
 
-def binding(explanation: Explanation, neighbours: Sequence[Neighbour], room: FloatArray | None = None) -> Binding:
+def binding(explanation: Explanation, neighbours: Sequence[Neighbour], room: FloatArray) -> Binding:
     """The limit that restricts a design most: the one that most faster neighbours break, else the nearest by `room`.
 
-    `room`, (limits,), is the margin of the design as a share of each limit; it is evaluated if omitted. [-] Without
-    limits memory counts, and every neighbour with less memory is a lever.
+    `room`, (limits,), is the margin of the design as a share of each limit. [-] Without limits memory counts, and every
+    neighbour with less memory is a lever.
     """
-    limits, margins, space = explanation.space.limits, explanation.record["margins"], explanation.space
-    if room is None:
-        rules = rules_for(space, explanation.profile)
-        room = -evaluate(space, space.encode([explanation.params]), rules=rules).violations[0]
+    limits, margins = explanation.space.limits, explanation.record["margins"]
     if not limits:
         levers = sorted((n for n in neighbours if n.peak_memory_change < 0), key=_slowing)
         return Binding(None, float("nan"), (), tuple(levers))

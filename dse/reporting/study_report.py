@@ -18,21 +18,7 @@ from costmodel.formats.quantity import readable
 from costmodel.steps.breakdown import UNIT_SUFFIX, Breakdown
 from dse.output import ROWS_SHOWN, UNITS, Record, Report, column_text, counted, design_text, percent, ranked_time
 from dse.pricing.evaluation import kernels_text, with_kernels
-from dse.reporting import design_table
-from dse.reporting.answers import (
-    TOO_SLOW,
-    Line,
-    alternative,
-    front_lines,
-    layout_text,
-    next_lines,
-    picks,
-    place_text,
-    question_text,
-    study_words,
-    verdict_line,
-    wrapped,
-)
+from dse.reporting import answers, design_table
 from dse.reporting.binding import binding_tables
 from dse.spaces.sections.training_run import UNITS as RUN_UNITS
 from dse.spaces.space import Space
@@ -59,10 +45,10 @@ def study_report(study: BaseStudy, width: int, *, storage: str | None = None) ->
         heading += f" {infeasible:,} of {counted(len(table), 'trial')} do not fit."
     if not front:
         return [Text(f"Study {study.name}: {heading}")]
-    name = study_words(study.name, storage)
+    name = answers.study_words(study.name, storage)
     explained = [f"dse explain {name}"] if study.space.workload.work.reads_system else []
     commands = [*explained, f"dse report {name} -o {quote(study.name)}.html"]
-    lines = [("", heading), *front_lines(study.space, front, commands)]
+    lines = [("", heading), *answers.front_lines(study.space, front, commands)]
     return front_report(study.space, front, lines, width, more=f"dse show {name}")
 
 
@@ -81,21 +67,25 @@ def exact_report(exact: ExactFront, width: int) -> Report:
         return [Text(heading + ".")]
     heading += f"; {counted(len(front), 'design')} on the "
     heading += "Pareto front of these alone." if exact.is_partial else "exact Pareto front."
-    lines = [("", heading), *front_lines(exact.space, front, [])]
+    lines = [("", heading), *answers.front_lines(exact.space, front, [])]
     return front_report(exact.space, front, lines, width, more="--format json")
 
 
-def front_report(space: Space, front: Sequence[Record], lines: Sequence[Line], width: int, *, more: str) -> Report:
+def front_report(
+    space: Space, front: Sequence[Record], lines: Sequence[answers.Line], width: int, *, more: str
+) -> Report:
     """A front below the lines of its answer: the rows worth considering, and the bottleneck of its best design."""
-    picked, worth = picks(space, front), worth_considering(space, front)
-    second = alternative(space, front)
+    picked, worth = answers.picks(space, front), worth_considering(space, front)
+    second = answers.alternative(space, front)
     always = {*picked, *(second or ())[:1]} & {*worth}
     rows = [worth[number] for number in spread(len(worth), ROWS_SHOWN, [worth.index(row) for row in always])]
     notes = {index: picked[row] for index, row in enumerate(rows) if row in picked}
     table = design_table.design_table(space, [front[row] for row in rows], width, notes, front)
-    shown: Report = [*wrapped(lines, width), Text(), *table]
+    shown: Report = [*answers.wrapped(lines, width), Text(), *table]
     if len(rows) < len(front):
-        shown.append(Text(f"{more_text(len(front), len(worth), len(rows))}: {more}"))
+        hidden, slow = counted(len(front) - len(rows), "more design"), len(front) - len(worth)
+        hidden += f", {slow:,} of them slower than {answers.TOO_SLOW:g} times the fastest" if slow else ""
+        shown.append(Text(f"{hidden}: {more}"))
     [best] = with_kernels(space, [dict(front[0])])
     below = [*design_lines(space, best), *([design_table.failures_text(best)] if "run" in best else [])]
     return [*shown, *(Text(line) for line in below), Text(), *binding_tables(space, best, width)]
@@ -111,19 +101,12 @@ def design_lines(space: Space, record: Record) -> list[str]:
     return lines
 
 
-def more_text(designs: int, worth: int, rows: int) -> str:
-    """The designs of a front that a table leaves out."""
-    slow = designs - worth
-    text = f"{counted(designs - rows, 'more design')}"
-    return f"{text}, {slow:,} of them slower than {TOO_SLOW:g} times the fastest" if slow else text
-
-
 def worth_considering(space: Space, front: Sequence[Record]) -> list[int]:
     """Rows of a front of layouts that take at most `TOO_SLOW` times the fastest; all rows of machines."""
     times = [ranked_time(record) for record in front]
     if design_table.machine_parameters(space):
         return [*range(len(front))]
-    return [row for row, time in enumerate(times) if not time > TOO_SLOW * min(times)]
+    return [row for row, time in enumerate(times) if not time > answers.TOO_SLOW * min(times)]
 
 
 def spread(count: int, shown: int, always: Sequence[int]) -> list[int]:
@@ -147,23 +130,23 @@ def evaluation_report(
 
     With `brief`, the first lines name the sizes of groups and batches, and no switches.
     """
-    heading: list[Line] = [("", question_text(space, record))]
+    heading: list[answers.Line] = [("", answers.question_text(space, record))]
     if math.isnan(record["breakdown"]["step_time_s"]):
-        text = f"The profile has no number for {layout_text(space, record)}."
-        return [*wrapped([*heading, ("", text)], width)]
-    lines = [*heading, verdict_line(space, record, brief=brief)]
+        text = f"The profile has no number for {answers.layout_text(space, record)}."
+        return [*answers.wrapped([*heading, ("", text)], width)]
+    lines = [*heading, answers.verdict_line(space, record, brief=brief)]
     lines += [("Instead", f"{instead}.")] if instead else []
     if "evidence" in record:
         lines.append(("Interval", f"{design_table.EVIDENCE_TEXTS[record['evidence']]}."))
     if "run" in record:
         lines.append(("Run", design_table.run_text(space, record)))
     below = [
-        place_text(space, record),
+        answers.place_text(space, record),
         design_table.failures_text(record) if "run" in record else "",
         *design_lines(space, record),
     ]
     return [
-        *wrapped([*lines, *next_lines(commands)], width),
+        *answers.wrapped([*lines, *answers.next_lines(commands)], width),
         Text(),
         *(Text(line) for line in below if line),
         quantities_table(space, record),
@@ -279,13 +262,23 @@ def listing(rows: Sequence[Mapping[str, Any]], width: int) -> Report:
 
 
 def plan_report(
-    study: BaseStudy, counts: str, notes: Sequence[str], commands: Sequence[str], width: int, more: Sequence[Line] = ()
+    study: BaseStudy,
+    counts: str,
+    notes: Sequence[str],
+    commands: Sequence[str],
+    width: int,
+    more: Sequence[answers.Line] = (),
 ) -> Report:
     """The answer of a plan: the layout to use, a second one, the run, the next commands; then the front."""
     front, space = study.table.front().records(), study.space
     if not front:
         return [Text(f"Study {study.name}: no layout fits.")]
-    answer = [("", question_text(space, front[0])), *front_lines(space, front, ()), *more, *next_lines(commands)]
+    answer = [
+        ("", answers.question_text(space, front[0])),
+        *answers.front_lines(space, front, ()),
+        *more,
+        *answers.next_lines(commands),
+    ]
     return [
         *front_report(space, front, answer, width, more=f"dse show {study.name}"),
         Text(),

@@ -160,7 +160,7 @@ class BaseStudy:
 
         Some of its trials, or all where they are few, are evaluated again with its space.
         """
-        with Store(self.storage, "read") as store, store.snapshot():
+        with Store(self.storage, "read") as store, store.database.transaction():
             columns = store.columns(self._stored, attribute=BREAKDOWN)
             columns = columns.take(np.flatnonzero(columns.numbers >= self.attributes.get(study_attributes.ACCEPTED, 0)))
             changed = price_change(store, self._stored, columns, self.space, rules_for(self.space, self.profile))
@@ -185,7 +185,7 @@ class BaseStudy:
         Yields, for each block, the number of trials and the figures that differ. `most` trials are evaluated, spread
         over all of them (default: all). [-]
         """
-        with Store(self.storage, "read") as store, store.snapshot():
+        with Store(self.storage, "read") as store, store.database.transaction():
             columns = store.columns(self._stored, attribute=BREAKDOWN)
             columns = columns if most is None else columns.take(thinned(np.arange(len(columns.ids)), most))
             yield from mismatches(store, self._stored, columns, self.space, rules_for(self.space, self.profile), jobs)
@@ -193,7 +193,7 @@ class BaseStudy:
     @property
     def foreign(self) -> int:
         """Finished trials of other programs, whose evaluation is unknown. [-]"""
-        with Store(self.storage, "read") as store, store.snapshot():
+        with Store(self.storage, "read") as store, store.database.transaction():
             finished = store.counts(self._stored.study_id)[TrialState.COMPLETE]
             return int(finished - len(store.columns(self._stored, attribute=BREAKDOWN).ids))
 
@@ -303,7 +303,7 @@ class BaseStudy:
     def table(self) -> TrialTable:
         """The finished trials, read again when there are more of them."""
         study_id = self._stored.study_id
-        with Store(self.storage, "read") as store, store.snapshot():
+        with Store(self.storage, "read") as store, store.database.transaction():
             counts = store.counts(study_id)
             if self._table is None or counts != self._counts:
                 columns, winners = store.columns(self._stored, attribute=BREAKDOWN), None
@@ -421,7 +421,7 @@ def studies(storage: str | None = None, study: str | None = None) -> list[Summar
 
     Raises `DseError` if there is no database, or it cannot be read.
     """
-    with Store(storage_url(storage), "read") as store, store.snapshot():
+    with Store(storage_url(storage), "read") as store, store.database.transaction():
         names = [name for name in store.names() if study in (None, name)]
         most = np.inf if study else MOST_UNCOUNTED // max(len(names), 1)
         return [summary(store, store.study(name), most) for name in names]

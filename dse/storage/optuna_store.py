@@ -218,12 +218,6 @@ class Store(AbstractContextManager["Store"]):
         self.database.close()
 
     @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        """A block whose reads all see the database as it is at the first of them."""
-        with self.database.transaction():
-            yield
-
-    @contextmanager
     def reading(self, study_id: int, table: str = "") -> Iterator[None]:
         """A block that reads a study at one moment, and decodes its content.
 

@@ -6,12 +6,13 @@ shows its bottleneck and the share of the roofline that it reaches."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
+from costmodel.columns import grouped
 from costmodel.formats.quantity import readable, readable_count
 from costmodel.rules.rules import TRAINING
 from costmodel.steps.breakdown import PARTS
@@ -40,25 +41,18 @@ SLIGHT = 0.02
 NAMED = 3
 
 
-@dataclass
+@dataclass(frozen=True)
 class KernelRow:
     """A kernel, or several: its time in each pass, and its work."""
 
     path: Path
-    passes: dict[str, float] = field(default_factory=dict)  #: [s]
-    work: dict[str, float] = field(default_factory=dict)  #: quantities of its items, summed
-    count: int = 1
+    passes: Mapping[str, float]  #: [s]
+    work: Mapping[str, float]  #: quantities of its items, summed
 
     @property
     def seconds(self) -> float:
         """In all passes. [s]"""
         return sum(self.passes.values())
-
-    def add(self, other: KernelRow) -> None:
-        """Add an item to the sum."""
-        for mine, theirs in ((self.passes, other.passes), (self.work, other.work)):
-            for name, value in theirs.items():
-                mine[name] = mine.get(name, 0.0) + value
 
 
 def explanation_report(explanation: Explanation, width: int, *, everything: bool = False) -> Report:
@@ -92,16 +86,12 @@ def stage_texts(explanation: Explanation) -> list[str]:
 def kernel_rows(explanation: Explanation) -> list[KernelRow]:
     """Every kernel of the slowest stage, and the launches that parts of the model wait for."""
     blocks = {*block_names(explanation.space).values()}
-    rows: dict[Path, KernelRow] = {}
-    for portion in explanation.portions:
-        of_pass, *rest = portion.path
-        if of_pass in PASSES and rest:
-            path = kernel_of(portion.path, blocks)
-            row = rows.setdefault(path, KernelRow(path))
-            row.work[portion.quantity] = row.work.get(portion.quantity, 0.0) + portion.value
-            if portion.quantity == "time":
-                row.passes[of_pass] = row.passes.get(of_pass, 0.0) + portion.value
-    return [row for row in rows.values() if row.seconds > 0]
+    of_passes = (portion for portion in explanation.portions if portion.path[0] in PASSES and portion.path[1:])
+    rows = []
+    for path, portions in grouped((kernel_of(portion.path, blocks), portion) for portion in of_passes).items():
+        passes = summed((portion.path[0], portion.value) for portion in portions if portion.quantity == "time")
+        rows.append(KernelRow(path, passes, summed((portion.quantity, portion.value) for portion in portions)))
+    return [row for row in rows if row.seconds > 0]
 
 
 def kernel_columns(explanation: Explanation, *, everything: bool = False) -> list[Column]:
@@ -173,12 +163,10 @@ def listed(
                 yield 2 if block else 1, f"{len(small)} others", total((*part, "others"), small)
 
 
-def total(path: Path, rows: Iterable[KernelRow]) -> KernelRow:
+def total(path: Path, rows: Sequence[KernelRow]) -> KernelRow:
     """Several kernels as one row."""
-    kernel_row = KernelRow(path)
-    for row in rows:
-        kernel_row.add(row)
-    return kernel_row
+    passes, work = (summed(item for row in rows for item in getattr(row, name).items()) for name in ("passes", "work"))
+    return KernelRow(path, passes, work)
 
 
 def roofline_cells(explanation: Explanation, row: KernelRow) -> list[str]:

@@ -29,10 +29,11 @@ def sweep_report(designs: NamedDesigns, width: int, *, most: int | None = None) 
     columns = [
         *(parameter_column(p, records, index) for index, p in enumerate(shown, start=1)),
         *number_columns(designs, records),
-        Column("", [short_reason(record["reason"]) for record in records], left=True),
     ]
-    if not any(record["reason"] for record in records):
-        columns.pop()
+    if any(record["reason"] for record in records):
+        columns.append(Column("", [short_reason(record["reason"]) for record in records], left=True))
+    reasons = dict.fromkeys(record["reason"] for record in records[:most])
+    rules = [reason for reason in reasons if short_reason(reason) != reason]
     infeasible = designs.legal - designs.feasible
     illegal = len(designs) - designs.legal
     heading = f"{designs.space.name}: {counted(len(designs), 'design')}, {designs.feasible:,} feasible"
@@ -44,7 +45,7 @@ def sweep_report(designs: NamedDesigns, width: int, *, most: int | None = None) 
         *fitted_table([replace(column, cells=column.cells[:most]) for column in columns], width),
         *([Text(rest_text(len(records), most, "-o sweep.csv writes all"))] if most and len(records) > most else []),
         *alike_lines(designs, records, [p for p in parameters if p not in shown]),
-        *rule_lines(records[:most]),
+        *(Text(rule.removeprefix("not legal: ")[:-1].replace(" (", ": ", 1)) for rule in rules),
     ]
 
 
@@ -117,10 +118,3 @@ def alike_lines(designs: NamedDesigns, records: Sequence[Record], alike: Sequenc
     ]
     shared = [text for text in (design, ", ".join(values)) if text]
     return [Text(f"All have {'; '.join(shared)}")] if shared else []
-
-
-def rule_lines(records: Sequence[Record]) -> list[RenderableType]:
-    """Rules that rows break."""
-    reasons = dict.fromkeys(record["reason"] for record in records)
-    broken = [reason for reason in reasons if reason.startswith("not legal: ") and " (" in reason]
-    return [Text(f"{reason.removeprefix('not legal: ')[:-1].replace(' (', ': ', 1)}") for reason in broken]

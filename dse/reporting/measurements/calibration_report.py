@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -27,15 +28,7 @@ def calibration_record(calibration: Calibration) -> dict[str, Any]:
     """A calibration as one JSON object. Errors in percent, constants in SI units."""
     return {
         "constants": [
-            {
-                "name": constant.name,
-                "unit": constant.unit,
-                "before": constant.before,
-                "after": constant.after,
-                "standard_error": constant.standard_error,
-                "at_bound": constant.at_bound,
-                "rows": stage.name,
-            }
+            {**asdict(constant), "rows": stage.name}
             for stage in calibration.stages
             for constant in stage.constants
         ],

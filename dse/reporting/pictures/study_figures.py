@@ -19,18 +19,7 @@ from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from dse.fronts import thinned
 from dse.reporting.answers import picks, title
-from dse.reporting.pictures.style import (
-    DOMINATED,
-    FRONT,
-    HEIGHT,
-    SCHEMES,
-    WIDTH,
-    picture,
-    quantity,
-    rows,
-    styled,
-    words,
-)
+from dse.reporting.pictures import style
 from dse.searching.trials.trial_table import TrialTable
 from dse.spaces.sections.parameters import Direction
 from dse.spaces.space import Space
@@ -41,7 +30,7 @@ CLOUD: Final = 2000
 #: Names of designs that are this near on both axes are stacked, at this distance. [-], [pixels]
 NEAR, LINE = (0.5, 0.12), 13
 #: Outline that keeps a text readable on lines and points.
-PAPER: Final[Mapping[str, Any]] = {"stroke": SCHEMES["light"][3], "strokeWidth": 3, "opacity": 0.8}
+PAPER: Final[Mapping[str, Any]] = {"stroke": style.SCHEMES["light"][3], "strokeWidth": 3, "opacity": 0.8}
 #: Size of each of several panels, over that of one. [-]
 SEVERAL = 0.55
 #: Most designs that a screen reader reads one by one; a larger picture has one summary.
@@ -78,18 +67,18 @@ def front_figure(picture: FrontPicture, title: str = "") -> alt.ChartType:
     """A panel for each pair of axes; `title` is the text for screen readers."""
     panels = [panel(picture, pair) for pair in picture.pairs]
     if len(panels) > 1:  # side by side, as wide as one panel and a half
-        panels = [panel.properties(width=WIDTH * SEVERAL, height=HEIGHT * SEVERAL) for panel in panels]
-    about = title or f"{picture.name} by {', '.join(words(shown.name) for shown in picture.axes)}"
-    return styled(panels[0] if len(panels) == 1 else alt.hconcat(*panels), about)
+        panels = [panel.properties(width=style.WIDTH * SEVERAL, height=style.HEIGHT * SEVERAL) for panel in panels]
+    about = title or f"{picture.name} by {', '.join(style.words(shown.name) for shown in picture.axes)}"
+    return style.styled(panels[0] if len(panels) == 1 else alt.hconcat(*panels), about)
 
 
 def panel(picture: FrontPicture, pair: tuple[int, int]) -> alt.LayerChart:
     """One pair of axes, the front on top, with the names of its best designs."""
-    colours = {picture.name: FRONT} | ({"dominated": DOMINATED} if len(picture.dominated) else {})
+    colours = {picture.name: style.FRONT} | ({"dominated": style.DOMINATED} if len(picture.dominated) else {})
     colour = alt.Color("kind:N", scale=alt.Scale(domain=[*colours], range=[*colours.values()]))
     where = place_of(picture, pair)
     cloud = points(picture.dominated, pair).assign(kind="dominated")
-    around = alt.Chart(rows(cloud)).mark_point(filled=True, size=16, clip=True, aria=False)
+    around = alt.Chart(style.rows(cloud)).mark_point(filled=True, size=16, clip=True, aria=False)
     front = points(picture.front, pair).assign(kind=picture.name, row=range(len(picture.front)))
     layers = [
         *([around.encode(**where, color=colour)] if len(cloud) else []),
@@ -97,7 +86,7 @@ def panel(picture: FrontPicture, pair: tuple[int, int]) -> alt.LayerChart:
         designs(picture, front).encode(**where, color=colour),
         *names(picture, pair, front, where),
     ]
-    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+    return alt.layer(*layers).properties(width=style.WIDTH, height=style.HEIGHT)
 
 
 def points(values: FloatArray, pair: tuple[int, int]) -> pd.DataFrame:
@@ -108,7 +97,7 @@ def points(values: FloatArray, pair: tuple[int, int]) -> pd.DataFrame:
 def place_of(picture: FrontPicture, pair: tuple[int, int]) -> dict[str, Any]:
     """Axes that fit the front; designs outside of them are not drawn."""
     x, y = (
-        quantity(letter, picture.axes[axis].name, picture.axes[axis].unit, picture.front[:, axis])
+        style.quantity(letter, picture.axes[axis].name, picture.axes[axis].unit, picture.front[:, axis])
         for letter, axis in zip("xy", pair, strict=True)
     )
     return {"x": alt.X(**x), "y": alt.Y(**y)}
@@ -121,7 +110,7 @@ def stairs(
     if len(picture.axes) > 2:
         return []
     step: Any = "step-after" if picture.axes[pair[0]].direction == "minimize" else "step-before"
-    line = alt.Chart(rows(front[["x", "y"]])).mark_line(interpolate=step, strokeWidth=1.3, color=FRONT)
+    line = alt.Chart(style.rows(front[["x", "y"]])).mark_line(interpolate=step, strokeWidth=1.3, color=style.FRONT)
     return [line.encode(**where)]
 
 
@@ -132,7 +121,7 @@ def designs(picture: FrontPicture, front: pd.DataFrame) -> alt.Chart:
     data = front.join(texts.set_axis([*headings], axis=1))
     tooltip = [alt.Tooltip(f"{name}:N", title=heading) for name, heading in headings.items()]
     return (
-        alt.Chart(rows(data))
+        alt.Chart(style.rows(data))
         .mark_point(filled=True, size=56, opacity=1, aria=len(front) <= MOST_READ)
         .encode(tooltip=tooltip)
     )
@@ -156,9 +145,9 @@ def names(
         left = shares[row, 0] <= 0.5
         side, dx, dy = ("left", 7, -8) if left else ("right", 4, -15)
         best = front.loc[[row], ["x", "y"]].assign(best=name)
-        text = alt.Chart(rows(best)).encode(**where, text="best:N")
-        style = {"align": side, "dx": dx, "dy": dy - LINE * above, "fontWeight": "bold"}
-        charts += [text.mark_text(**style, **more) for more in (PAPER, {})]
+        text = alt.Chart(style.rows(best)).encode(**where, text="best:N")
+        text_style = {"align": side, "dx": dx, "dy": dy - LINE * above, "fontWeight": "bold"}
+        charts += [text.mark_text(**text_style, **more) for more in (PAPER, {})]
     return charts
 
 
@@ -169,7 +158,7 @@ def study_picture(table: TrialTable, name: str, form: str) -> bytes:
     """
     if not table.feasible.any():
         raise DseError(f"study {name!r}: no feasible trials, so no front")
-    return picture(front_figure(front_picture(table), f"Pareto front of {name}"), form)
+    return style.picture(front_figure(front_picture(table), f"Pareto front of {name}"), form)
 
 
 def front_picture(table: TrialTable) -> FrontPicture:
@@ -226,7 +215,7 @@ def design_texts(space: Space, records: Sequence[Mapping[str, Any]]) -> list[dic
     return [
         {
             "trial": str(record["trial"]),
-            **{words(o.name): readable(record["values"][o.key], o.unit) for o in space.objectives},
+            **{style.words(o.name): readable(record["values"][o.key], o.unit) for o in space.objectives},
             **{p.name: p.shown(record["params"][p.name]) for p in varied},
         }
         for record in records

@@ -79,18 +79,11 @@ class Comparison:
                 {
                     "trial": trial,
                     "params": params,
-                    "values": dict(zip(pair, values, strict=True)),
-                    "ranks": dict(zip(pair, ranks, strict=True)),
-                    "feasible": feasible,
+                    "values": dict(zip(pair, self.objective[row].tolist(), strict=True)),
+                    "ranks": dict(zip(pair, self.ranks[row].tolist(), strict=True)),
+                    "feasible": bool(self.feasible[row]),
                 }
-                for trial, params, values, ranks, feasible in zip(
-                    self.trials,
-                    self.designs,
-                    self.objective.tolist(),
-                    self.ranks.tolist(),
-                    self.feasible.tolist(),
-                    strict=True,
-                )
+                for row, (trial, params) in enumerate(zip(self.trials, self.designs, strict=True))
             ],
         }
 

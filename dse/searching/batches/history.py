@@ -239,7 +239,7 @@ class History:
 
     def refresh(self) -> None:
         """Read the trials of the database that are not known yet."""
-        with self._store.snapshot():
+        with self._store.database.transaction():
             self._refresh()
 
     def _refresh(self) -> None:

@@ -191,7 +191,7 @@ class Details:
 
         Trials of earlier versions have no parameters for solved values (`Space.solved`).
         """
-        with Store(self.storage, "read") as store, store.snapshot():
+        with Store(self.storage, "read") as store, store.database.transaction():
             stored = store.details(self.stored.study_id, ids, SHOWN)
             with store.reading(self.stored.study_id, "trial_params"):
                 params = {parameter.name: stored.params[parameter.name] for parameter in space.parameters}
@@ -325,13 +325,9 @@ class TrialTable:
 
     def records(self) -> list[dict[str, Any]]:
         """One nested record per trial, as in JSON output; names end in their units."""
-        return with_intervals(self.space, with_runs(self.space, self._records()), self._profile)
-
-    def _records(self) -> list[dict[str, Any]]:
-        """Records of trials from their stored values."""
         keys = [objective.key for objective in self.space.objectives]
         places = [{} if self.columns.winners is None else {WINNER: n} for n in self.winners.tolist()]
-        return [
+        rows = [
             {
                 "trial": trial.number,
                 **position,
@@ -344,6 +340,7 @@ class TrialTable:
             }
             for trial, position, values in zip(self.trials, places, self.values.tolist(), strict=True)
         ]
+        return with_intervals(self.space, with_runs(self.space, rows), self._profile)
 
     def each_record(self) -> Iterator[dict[str, Any]]:
         """Records of `records` one after the other, a block of trials at a time."""
@@ -358,19 +355,15 @@ class TrialTable:
 
     def frames(self) -> Iterator[pd.DataFrame]:
         """Pieces of `to_frame`, at least one, all of the same columns."""
-        runs = told_runs(self._details.storage, self._details.stored.name) if self._details else []
-        return (with_measured(frame, runs) for frame in self._frames())
-
-    def _frames(self) -> Iterator[pd.DataFrame]:
-        """Pieces of the stored attributes of the trials."""
         import pandas as pd
 
+        runs = told_runs(self._details.storage, self._details.stored.name) if self._details else []
+        pieces: Iterable[pd.DataFrame] = (block._frame_of_columns() for block in self.blocks())
         if not len(self):
-            yield pd.DataFrame(columns=self._names())
-        elif self.as_stored:
-            yield from (block._frame_of_columns() for block in self.blocks())
-        else:
-            yield pd.concat([block._frame_of_records() for block in self.blocks()], ignore_index=True)
+            pieces = [pd.DataFrame(columns=self._names())]
+        elif not self.as_stored:
+            pieces = [pd.concat([block._frame_of_records() for block in self.blocks()], ignore_index=True)]
+        return (with_measured(frame, runs) for frame in pieces)
 
     @property
     def as_stored(self) -> bool:

@@ -71,8 +71,7 @@ class _Walker:
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Interval:
         low, high = self.visit(node.operand)
         if isinstance(node.op, ast.Not | ast.Invert):
-            surely, maybe = _truth((low, high))
-            return _number(maybe == 0), _number(surely == 0)
+            return _negated(_truth((low, high)))
         return (-high, -low) if isinstance(node.op, ast.USub) else (low, high)
 
     def visit_BinOp(self, node: ast.BinOp) -> Interval:
@@ -188,8 +187,8 @@ def _equal(a: Interval, b: Interval) -> Interval:
     return _number(surely), _number((a[0] <= b[1]) & (b[0] <= a[1]))
 
 
-def _unequal(a: Interval, b: Interval) -> Interval:
-    surely, maybe = _equal(a, b)
+def _negated(condition: Interval) -> Interval:
+    surely, maybe = condition
     return _number(maybe == 0), _number(surely == 0)
 
 
@@ -208,5 +207,5 @@ _COMPARISONS: Final[dict[type[ast.cmpop], Callable[[Interval, Interval], Interva
     ast.GtE: lambda a, b: _less(b, a, np.less_equal),
     ast.Gt: lambda a, b: _less(b, a, np.less),
     ast.Eq: _equal,
-    ast.NotEq: _unequal,
+    ast.NotEq: lambda a, b: _negated(_equal(a, b)),
 }
