@@ -80,6 +80,18 @@ def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
     return settings, [*(f"model: {text}" for text in lost), *launch.lost(KEYS["lost"])]
 
 
+def variables(launch: Launch, settings: Mapping[str, Any]) -> list[str]:
+    """Variables of the environment that a run needs, as `NAME=value`.
+
+    One queue to a GPU keeps the order of messages and kernels, which GPUs before Blackwell need (arguments.py); with
+    ZeRO 2 and 3, more are needed.
+    """
+    ordered = launch.zero_stage < 2 and launch["tp"] * launch["cp"] > 1 and launch.compute_capability < 10
+    needed = [f"CUDA_DEVICE_MAX_CONNECTIONS={32 if launch['overlap_ep'] else 1}"] if ordered else []
+    needed += [variable for name, variable in KEYS["environment"].items() if name in settings]
+    return needed if "cuda_graph_impl" in settings else [*needed, KEYS["environment_without_graphs"]]
+
+
 def refuse_another_model(model: ModelShape, settings: Mapping[str, Any], lost: Sequence[str]) -> None:
     """Refuse a model that settings describe with another number of parameters. Raises `NotExpressible`."""
     trained = settings_model(settings, model.name).num_parameters
@@ -142,6 +154,7 @@ def _of_columns(launch: Launch) -> dict[str, Any]:
     rows = KEYS["of_columns"]
     met = conditions_met({name: row["where"] for name, row in rows.items()}, launch.model, launch.points)
     settings = {name: value for row in met for name, value in rows[row]["settings"].items()}
+    settings = {name: value for name, value in settings.items() if value is not None}
     settings |= {"sequence_parallel": True} if launch.sequence_parallel else {}
     if launch["shard_replicas"] > 1:
         settings["num_distributed_optimizer_instances"] = int(launch["shard_replicas"])
@@ -329,7 +342,7 @@ def _read_overlaps(settings: Mapping[str, Any], design: Mapping[str, Any]) -> di
     if settings.get("tp_comm_overlap") and design["tp"] > 1:
         columns["tp_overlap"] = "chunked"
     elif design["tp"] > 1 and design.get("overlap_ep"):
-        columns["tp_overlap"] = "none"  # its exchanges need the order of launches that they overlap in (`connections`)
+        columns["tp_overlap"] = "none"  # its exchanges need the order of launches that they overlap in (`variables`)
     if design["vpp"] > 1 and design["pp"] > 1 and settings.get("overlap_p2p_comm", True):
         columns["overlap_p2p"] = True
     if design["cp"] > 1:
@@ -397,6 +410,8 @@ def _otherwise(settings: Mapping[str, Any]) -> list[str]:
             re.fullmatch("0*([2-9]|[1-9][0-9]+)", str(stated("moe_layer_freq", 1))),
         "without moe_permute_fusion several kernels reorder the tokens of experts; evaluated as one: set it":
             stated("num_experts") and not stated("moe_permute_fusion"),
+        "without delay_wgrad_compute fewer kernels hide exchanges of experts than evaluated: set it":
+            stated("overlap_moe_expert_parallel_comm") and not stated("delay_wgrad_compute"),
         "without dsa_kernel_backend PyTorch scores all keys of sparse attention in fp32; evaluated in 16 bits, which "
         "is faster: set cudnn or tilelang": _is_dense(settings),
         **{f"{name} {', '.join(modules)}: not modelled": modules for name, modules in unknown.items()},

@@ -24,7 +24,7 @@ from costmodel.errors import DseError, printable
 from costmodel.formats import shipped
 from costmodel.formats.input_files import data_beside, parse
 from costmodel.formats.quantity import plain_number
-from dse.adapters.megatron.design import MEGATRON, launch_of, settings_of
+from dse.adapters.megatron.design import MEGATRON, launch_of, settings_of, variables
 from dse.adapters.megatron.model import KEYS, NEEDED, provider
 from dse.adapters.megatron.primus import primus_arguments
 from dse.adapters.megatron.shell.shell import Script
@@ -394,8 +394,6 @@ def _count(*texts: str | None) -> int | None:
     return next((int(text) for text in texts if text and re.fullmatch(r"0*[1-9][0-9]{0,6}", text)), None)
 
 
-#: Compute capability from which on the order of launches decides nothing (arguments.py). [-]
-BLACKWELL: Final = 10
 #: Most branches that depend on the machine. [-]
 MOST_BRANCHES: Final = 32
 _LOG: Final = "; `bash -x` prints a script that dse reads, and the log of a run is exact: dse evaluate run.log"
@@ -430,22 +428,25 @@ def script(launch: Launch) -> tuple[str, list[str]]:
             lost = [*lost, f"{column}={value}"]
             settings = {name: stated for name, stated in settings.items() if not name.startswith(words)}
     nodes, gpus = launch.nodes
+    packages = [of[settings[name]] for name, of in KEYS["packages"].items() if settings.get(name) in of]
+    optional = {name: settings.pop(name) for name in KEYS["optional"] if name in settings}
     arrays = groups(settings | ({"ckpt_format": "fsdp_dtensor"} if "use_megatron_fsdp" in settings else {}))
     filled = {
         "COMMENTS": [
             f"# {launch.heading} on {launch.world_size:,} chips, for {MEGATRON.release}.",
-            *(f"# Install {of[settings[name]]}." for name, of in KEYS["packages"].items() if settings.get(name) in of),
+            *(f"# Install {package}." for package in packages),
             *(f"# Megatron-LM has no flag for: {text}" for text in lost),
         ],
         "VALUES": [f": ${{{name}:?{text}}}" for name, text in PLACEHOLDERS.items()],
-        "ENVIRONMENT": [
-            *(f"export CUDA_DEVICE_MAX_CONNECTIONS={most}" for most in connections(launch)),
-            *(f"export {variable}" for name, variable in KEYS["environment"].items() if name in settings),
-        ],
+        "ENVIRONMENT": [f"export {variable}" for variable in variables(launch, settings)],
         "ARRAYS": [
             line
             for title, value in arrays.items()
             for line in (f"{title}_ARGS=(", *(f"  {flag_text(*flag)}" for flag in value.items()), ")")
+        ],
+        "OPTIONAL": [
+            KEYS["optional_lines"].format(python=KEYS["optional"][name][value], flag=flag_text(name, value))
+            for name, value in optional.items()
         ],
         "GROUPS": [" ".join(f'"${{{title}_ARGS[@]}}"' for title in (*arrays, "OTHER"))],
         "PROGRAM": [HYBRID_PROGRAMS[0] if "hybrid_layer_pattern" in settings else "pretrain_gpt.py"],
@@ -456,14 +457,6 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     parts = re.split("@([A-Z]+)@", TEMPLATE.read_text())
     parts[1::2] = ["\n".join(filled[name]) for name in parts[1::2]]
     return "".join(parts), lost
-
-
-def connections(launch: Launch) -> list[int]:
-    """Queues to a GPU that Megatron-LM asks for: one keeps the order of messages and kernels; none is said
-    where it asks for none, or shards weights and needs more."""
-    if launch.zero_stage > 1 or launch["tp"] * launch["cp"] == 1 or launch.compute_capability >= BLACKWELL:
-        return []
-    return [32] if launch["overlap_ep"] else [1]
 
 
 def groups(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -31,6 +31,7 @@ NODE_RANK=${NODE_RANK:-0}
 @ENVIRONMENT@
 
 @ARRAYS@
+@OPTIONAL@
 # Not part of the design. Optimizer and schedule as in Megatron-Bridge (recipes/utils/optimizer_utils.py).
 OTHER_ARGS=(
   --data-path "$DATA_PATH"

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from costmodel.errors import DseError
 from costmodel.formats.input_files import data_beside, dump, parse
-from dse.adapters.megatron.design import MEGATRON, launch_of, of_kind, settings_of
+from dse.adapters.megatron.design import MEGATRON, launch_of, of_kind, settings_of, variables
 from dse.adapters.megatron.launch import DATA, LISTS, NUMBERS, ON, SHARES, WORDS
 from dse.adapters.megatron.model import KEYS, pattern, provider
 from dse.launches.adapters import ADAPTER_PLACEHOLDERS, LORA_COLUMNS, peft_section
@@ -65,7 +65,8 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     program = "finetune.py" if peft else "pretrain.py"
     lines = [
         f"# {launch.heading} on {launch.world_size:,} chips, for {VERSION}:",
-        f"# torchrun --nnodes {nodes} --nproc-per-node {gpus} {program} --config-file THIS_FILE",
+        " ".join(["#", *variables(launch, settings), f"torchrun --nnodes {nodes} --nproc-per-node {gpus} {program}"])
+        + " --config-file THIS_FILE",
         f"# (it overrides vanilla_gpt_pretrain_config of megatron.bridge.recipes.gpt{model})",
         *(f"# Megatron-Bridge has no setting for: {text}" for text in lost),
         "# Fill in what the design does not decide:",

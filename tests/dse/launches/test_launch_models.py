@@ -114,16 +114,17 @@ def test_windows_count_the_keys_before_a_token_in_megatron(tmp_path):
 
 
 @pytest.mark.parametrize("module", [megatron, nemo])
-@by_table("name", "capability", "flag", "setting", "attention", "message")
+@by_table("name", "design", "capability", "flag", "setting", "attention", "message")
 def test_settings_without_which_megatron_runs_others_are_written_and_their_lack_is_named(
-    module, name, capability, flag, setting, attention, message, tmp_path
+    module, name, design, capability, flag, setting, attention, message, tmp_path
 ):
     stated = flag if module is megatron else setting
-    text, _ = module.script(replace(Launch.of(load_model(name), {}, 8), compute_capability=capability))
+    text, _ = module.script(replace(Launch.of(load_model(name), design, 8), compute_capability=capability))
     launch, notes = read_text(module, text, tmp_path)
-    assert text.count(f"  {stated}\n") == 1
+    [shown] = [form for form in (f"  {stated}\n", f"({stated})") if form in text]
+    assert text.count(shown) == text.count(" PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True") == 1
     assert (launch.model.attention, launch.model.qk_norm, launch["attention"], notes) == ("mla", False, "fused", [])
-    without, [note] = read_text(module, text.replace(f"  {stated}\n", ""), tmp_path)
+    without, [note] = read_text(module, text.replace(shown, shown.replace(stated, "")), tmp_path)
     assert (without["attention"], message in note) == (attention, True)
 
 

@@ -165,6 +165,8 @@ class Script(Words):
         if self.printed is not None:
             raise Unprinted
         condition = re.sub(r"[\s;]+$", "", " ".join(self.written(start, stop).split()))
+        if re.match(r"python3? -c .(from|import)\b", condition):  # packages count as installed
+            return 0
         self.asked.append((f"line {self.line}: `{condition[:60]}`", branches))
         return self.answers.get(len(self.asked) - 1, 0)
 
