@@ -187,46 +187,38 @@ def _stages(
     table: str,
     seed: int,
 ) -> list[CalibratedStage]:
-    """Fits of each kind of rows in turn."""
+    """Fits of each kind of rows in turn, given the `known` values and the constants of kinds before. [SI units]"""
     stages: list[CalibratedStage] = []
     for name, rows in measured.items():
         values, candidates_left = {**known, **_fitted(stages)}, [*constants[name]]
         for kind, ends in STEPS_TOO.items() if name == STEPS else ():
             candidates_left += [one for one in constants[kind] if kind not in measured and one.name.endswith(ends)]
         selection = selected(rows, candidates_left, values, seed=seed)
-        stages.append(_stage(name, rows, selection, known, values, table))
+        fitted = calibrated_constants(selection.posterior, rows.system.with_quantities(known))
+        now = {**values, **{constant.name: constant.after for constant in fitted}}
+        before, after = (
+            rows.log_ratios({name: np.array([value]) for name, value in constants_of.items()})[0]
+            for constants_of in (known, now)
+        )
+        errors = (errors_of(ratios).mean() for ratios in (before, after, selection.held_out))
+        off = "mean error {:.1f} % before, {:.1f} % after, {:.1f} % of rows held out".format(*errors)
+        stage = CalibratedStage(
+            name=name,
+            kinds=tuple(kind_of(row) if row.is_kernel else "step" for row in rows.rows),
+            constants=tuple(fitted),
+            left_out=selection.left_out,
+            before=before,
+            after=after,
+            held_out=selection.held_out,
+            source=f"dse calibrate, {rows.count} rows of {name} in {table}: {off}",
+        )
+        stages.append(stage)
     return stages
 
 
 def _fitted(stages: Sequence[CalibratedStage]) -> dict[str, float]:
     """Constants that are fitted so far. [SI units]"""
     return {constant.name: constant.after for stage in stages for constant in stage.constants}
-
-
-def _stage(
-    name: str,
-    rows: Measurements,
-    selection: Selection,
-    known: Mapping[str, float],
-    values: Mapping[str, float],
-    table: str,
-) -> CalibratedStage:
-    """Fit of rows of one kind, given the known values and the constants of kinds before."""
-    fitted = calibrated_constants(selection.posterior, rows.system.with_quantities(known))
-    now = {**values, **{constant.name: constant.after for constant in fitted}}
-    before, after = (rows.log_ratios({name: np.array([value]) for name, value in of.items()})[0] for of in (known, now))
-    errors = (errors_of(ratios).mean() for ratios in (before, after, selection.held_out))
-    off = "mean error {:.1f} % before, {:.1f} % after, {:.1f} % of rows held out".format(*errors)
-    return CalibratedStage(
-        name=name,
-        kinds=tuple(kind_of(row) if row.is_kernel else "step" for row in rows.rows),
-        constants=tuple(fitted),
-        left_out=selection.left_out,
-        before=before,
-        after=after,
-        held_out=selection.held_out,
-        source=f"dse calibrate, {rows.count} rows of {name} in {table}: {off}",
-    )
 
 
 def calibrated_constants(fit: Fit, system: System) -> list[LearnedConstant]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.columns import FloatArray, layout_of
+from costmodel.columns import FloatArray, concatenated
 from costmodel.errors import DseError
 from costmodel.machine import System
 from costmodel.rules.registry import NATIVE, design_columns, design_rules, profiles_reading
@@ -76,17 +76,13 @@ def joined(parts: list[Evaluation]) -> Evaluation:
     """Evaluation of all chunks together, of one workload."""
     if len(parts) == 1:
         return parts[0]
-    first = parts[0]
-    names = layout_of(type(first.breakdown)).units
-    return Evaluation(
-        values=np.concatenate([part.values for part in parts]),
-        margins=np.concatenate([part.margins for part in parts]),
-        violations=np.concatenate([part.violations for part in parts]),
-        feasible=np.concatenate([part.feasible for part in parts]),
-        breakdown=replace(
-            first.breakdown, **{n: np.concatenate([getattr(part.breakdown, n) for part in parts]) for n in names}
-        ),
-        derived={n: np.concatenate([part.derived[n] for part in parts]) for n in first.derived},
+    names = ("values", "margins", "violations", "feasible")
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return replace(
+        parts[0],
+        **arrays,
+        breakdown=concatenated([part.breakdown for part in parts]),
+        derived={name: np.concatenate([part.derived[name] for part in parts]) for name in parts[0].derived},
     )
 
 
@@ -105,13 +101,9 @@ def space_interval(space: Space, known: Mapping[str, Any], points: int) -> Inter
         return widest(points)
     system, ranks, columns = _measured_columns(space, known)
     result = interval(space.framework, system, space.model, world_size=ranks, **columns)
-    return Interval(
-        np.broadcast_to(result.low, (points,)),
-        np.broadcast_to(result.high, (points,)),
-        np.broadcast_to(result.evidence, (points,)),
-        np.broadcast_to(result.mean, (points,)),
-        result.between_nodes,
-    )
+    names = ("low", "high", "evidence", "mean")
+    arrays: dict[str, Any] = {name: np.broadcast_to(getattr(result, name), (points,)) for name in names}
+    return replace(result, **arrays)
 
 
 def _measured_columns(space: Space, known: Mapping[str, Any]) -> tuple[System, FloatArray, dict[str, FloatArray]]:

@@ -344,23 +344,19 @@ def design_records(space: Space, designs: Mapping[str, FloatArray], evaluation: 
         lists = {name: np.broadcast_to(values, (points,)).tolist() for name, values in columns.items()}
         return [{name: values[row] for name, values in lists.items()} for row in range(points)]
 
-    records = [
-        {"feasible": feasible, "params": params, "derived": derived, "values": values, "margins": margins}
-        | {"breakdown": breakdown}
-        for feasible, params, derived, values, margins, breakdown in zip(
-            evaluation.feasible.tolist(),
-            space.decode(designs),
-            rows(evaluation.derived),
-            rows(dict(zip((o.key for o in space.objectives), evaluation.values.T, strict=True))),
-            rows({limit.key: evaluation.margins[:, i] for i, limit in enumerate(space.limits)}),
-            rows(evaluation.breakdown.by_key()),
-            strict=True,
-        )
-    ]
+    parts = {
+        "feasible": evaluation.feasible.tolist(),
+        "params": space.decode(designs),
+        "derived": rows(evaluation.derived),
+        "values": rows(dict(zip((o.key for o in space.objectives), evaluation.values.T, strict=True))),
+        "margins": rows({limit.key: evaluation.margins[:, i] for i, limit in enumerate(space.limits)}),
+        "breakdown": rows(evaluation.breakdown.by_key()),
+    }
+    records = [dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True)]
     if space.workloads:
-        layouts, parts = layouts_of(space, evaluation), rows(prefixed_columns(evaluation))
-        for record, layout, part in zip(records, layouts, parts, strict=True):
-            record["layouts"], record["breakdown"] = layout, {**record["breakdown"], **part}
+        layouts, of_workloads = layouts_of(space, evaluation), rows(prefixed_columns(evaluation))
+        for record, layout, breakdown in zip(records, layouts, of_workloads, strict=True):
+            record["layouts"], record["breakdown"] = layout, {**record["breakdown"], **breakdown}
     return evaluated.with_runs(space, records)
 
 

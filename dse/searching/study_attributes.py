@@ -19,12 +19,12 @@ from costmodel.errors import DseError
 from costmodel.installation import __version__
 from costmodel.rules.registry import NATIVE
 from dse.fronts import Box, as_costs
-from dse.pricing.evaluated import Evaluation, rules_for, solves_shardings
+from dse.pricing.evaluated import rules_for, solves_shardings
 from dse.pricing.evaluation import evaluate, remedies
 from dse.searching.batches.history import BOX
 from dse.searching.samplers.samplers import concurrency_of, sampler_choice
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
-from dse.spaces.space import Batch, Space
+from dse.spaces.space import Space
 from dse.storage.optuna_store import Store, StoredStudy, unreadable
 
 #: Attributes of a study in the database, in addition to those of `dse.searching.batches.history`.
@@ -49,7 +49,7 @@ MACHINES_SAMPLE = 64
 
 def new_attributes(space: Space, sampler: str, seed: int, profile: str = NATIVE) -> dict[str, Any]:
     """Attributes of a new study, which are enough to continue it."""
-    drawn = drawn_designs(space, profile)
+    box = box_of(space, profile)
     return {
         SPACE: space.text,
         SPACE_NAME: space.name,
@@ -59,7 +59,7 @@ def new_attributes(space: Space, sampler: str, seed: int, profile: str = NATIVE)
         BATCH_SIZE: sampler_choice(sampler).batch_size,
         CONCURRENCY: concurrency_of(sampler, space),
         PROFILE: profile,
-        BOX: box_around(space, profile, *drawn),
+        BOX: box,
         VERSIONS: versions(),
     } | ({INNER: [parameter.name for parameter in space.inner]} if space.inner else {})
 
@@ -118,22 +118,16 @@ def stored_space(store: Store, stored: StoredStudy) -> Space:
         raise unreadable(stored.name, store.where, f"study_user_attributes: {SPACE}", error) from error
 
 
-def drawn_designs(space: Space, profile: str) -> tuple[Batch, Evaluation]:
-    """Random legal designs, the same ones for each space, with their evaluation.
+def box_of(space: Space, profile: str) -> list[list[float]]:
+    """Ideal and reference point of random legal designs, the feasible ones if there are any.
 
-    Where shardings are solved, all have Megatron-LM's: to solve them for random machines takes longest of all.
+    They depend on space and profile alone, so hypervolumes of studies of one space can be compared. Where shardings are
+    solved, all designs have Megatron-LM's: to solve them for random machines takes longest of all.
     """
-    space = space.opened({"sharding": ["megatron_sp"]}) if solves_shardings(space) else space
+    drawn = space.opened({"sharding": ["megatron_sp"]}) if solves_shardings(space) else space
     points = MACHINES_SAMPLE if space.workloads else BOX_SAMPLE
-    designs = space.legal.random(points, np.random.default_rng(0))
-    return designs, evaluate(space, designs, rules=rules_for(space, profile))
-
-
-def box_around(space: Space, profile: str, designs: Batch, evaluation: Evaluation) -> list[list[float]]:
-    """Ideal and reference point from designs that were drawn, the feasible ones if there are any.
-
-    It depends on space and profile alone, so hypervolumes of studies of one space can be compared.
-    """
+    designs = drawn.legal.random(points, np.random.default_rng(0))
+    evaluation = evaluate(drawn, designs, rules=rules_for(drawn, profile))
     costs = as_costs(evaluation.values, [objective.direction for objective in space.objectives])
     usable = np.isfinite(costs).all(axis=1)
     if (usable & evaluation.feasible).any():

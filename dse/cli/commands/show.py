@@ -31,24 +31,15 @@ def write(args: argparse.Namespace, study: BaseStudy, table: TrialTable, part: S
     """The front or the trials of a study, as `--format` and `-o` say."""
     form = form_of(args.format, args.output)
     most = None if args.top or args.output else MOST_ROWS
-    if args.columns:
-        write_columns(args, study, table, form, part, most)
-        return
-    if form != "table":
-        write_content(encoded(study, table, part, form), form, args.output)
-        return
-    write_report(lambda width: designs_report(study, table, part, width, most=most), args.output)
-
-
-def write_columns(
-    args: argparse.Namespace, study: BaseStudy, table: TrialTable, form: str, part: Selection, most: int | None
-) -> None:
-    """The columns that `--columns` names."""
-    if form == "json":
+    if form == "json" and args.columns:
         raise DseError("--columns: JSON holds every column; choose among them with jq, or write csv")
-    if form == "table":
+    if form == "table" and args.columns:
         shown = chosen_report(study, table, args.columns, part, most)
         write_report(lambda width: shown, args.output)
-        return
-    chosen = (chosen_frame(study.space, frame, args.columns) for frame in table.frames())
-    write_content(table_pieces(chosen, form), form, args.output)
+    elif form == "table":
+        write_report(lambda width: designs_report(study, table, part, width, most=most), args.output)
+    elif args.columns:
+        chosen = (chosen_frame(study.space, frame, args.columns) for frame in table.frames())
+        write_content(table_pieces(chosen, form), form, args.output)
+    else:
+        write_content(encoded(study, table, part, form), form, args.output)

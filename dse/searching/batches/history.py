@@ -377,7 +377,18 @@ class History:
 
     def _asked(self, number: int, base: int, *, alone: bool) -> Batch:
         """The designs of a batch that goes on from another; fewer where no more are found."""
-        sampler = self._sampler(number, base, alone=alone)
+        concurrency, parameters = self.plan.concurrency, self.space.outer.space.parameters
+        sampler = legal_sampler(
+            self.plan.sampler,
+            self.space,
+            SeedSequence([self.plan.seed, number]),
+            Known(self._batches, base),
+            self.rules,
+            custom=self.plan.custom,
+            share=None if alone else DesignShare(number % concurrency, concurrency, parameters),
+            focus=self.plan.focus,
+            jobs=self.jobs,
+        )
         self._learning.go_on((base + 1) * self.plan.batch_size, self._memories.get(base, {}))
         size = self.plan.batch_size if sampler.varying else max(0, 1 - self.complete)
         asked = []
@@ -387,21 +398,6 @@ class History:
         except SpaceExhausted:
             pass  # the batch ends early; the next one will be empty
         return Batch(number, base, asked)
-
-    def _sampler(self, number: int, base: int, *, alone: bool) -> LegalSampler:
-        """The sampler of a batch."""
-        concurrency = self.plan.concurrency
-        return legal_sampler(
-            self.plan.sampler,
-            self.space,
-            SeedSequence([self.plan.seed, number]),
-            Known(self._batches, base),
-            self.rules,
-            custom=self.plan.custom,
-            share=None if alone else DesignShare(number % concurrency, concurrency, self.space.outer.space.parameters),
-            focus=self.plan.focus,
-            jobs=self.jobs,
-        )
 
     # Finished designs.
 
