@@ -29,7 +29,7 @@ from dse.output import EXPECTED_TIME, STEP_TIME, Record, counted, percent, perce
 from dse.predictions.intervals import EVIDENCE, EXTRAPOLATED, TIGHT
 from dse.pricing.evaluated import unmeasured
 from dse.reporting.binding import memory_capacity, memory_verdict
-from dse.reporting.design_table import PEAK_MEMORY, PER_GPU, interval_text, machine_parameters, run_text
+from dse.reporting.design_table import PEAK_MEMORY, PER_GPU, interval_text, machine_parameters, pair_text, run_text
 from dse.spaces.sections.parameters import Constraint, Objective
 from dse.spaces.space import Space
 
@@ -194,13 +194,8 @@ def objective_text(objective: Objective, record: Record) -> str:
 def memory_text(space: Space, record: Record) -> str:
     """Memory of a design with the room left: ``75.1 of 85.5 GB (10.4 GB free)``; "" where unknown."""
     peak = record["breakdown"].get(PEAK_MEMORY, math.nan)
-    return f"{of_text(peak, memory_capacity(space, record))} ({room_text(space, record)})" if peak > 0 else ""
-
-
-def of_text(part: float, whole: float) -> str:
-    """Two sizes: ``75.1 of 85.5 GB``."""
-    one, other = readable(part, "B"), readable(whole, "B")
-    return f"{one.split()[0] if one.split()[1] == other.split()[1] else one} of {other}"
+    sizes = pair_text(peak, "of", memory_capacity(space, record), "B")
+    return f"{sizes} ({room_text(space, record)})" if peak > 0 else ""
 
 
 def room_text(space: Space, record: Record) -> str:

@@ -27,6 +27,7 @@ from dse.output import Record, design_text, percent, ranked_rate
 from dse.predictions.intervals import TIGHT, peak_spread
 from dse.reporting.binding import memory_verdict
 from dse.spaces.sections.named_parts import SYSTEM
+from dse.spaces.sections.parameters import Parameter
 from dse.spaces.sections.training_run import RENTAL, UNITS
 from dse.spaces.space import Space
 
@@ -207,10 +208,10 @@ def parameter_columns(space: Space, records: Sequence[Record], names: Sequence[s
     chip = [name for name in names if name in machine]
     values = {name: len({record["params"][name] for record in records}) for name in chip}
     groups = {
-        "layout": ([_parameter_column(space, records, name) for name in layout], layout),
+        "layout": ([parameter_column(space.recorded_by_name[name], records) for name in layout], layout),
         "kernels": (kernel_columns(space, records), []),
         "chip": (
-            [_parameter_column(space, records, name) for name in chip],
+            [parameter_column(space.recorded_by_name[name], records) for name in chip],
             sorted(chip, key=lambda name: -values[name]),
         ),
     }
@@ -236,11 +237,11 @@ def titled(columns: Sequence[Column]) -> list[Column]:
     return shown_columns
 
 
-def _parameter_column(space: Space, records: Sequence[Record], name: str) -> Column:
-    """The column of a parameter."""
-    parameter = space.recorded_by_name[name]
-    cells = [parameter.shown(record["params"][name]) for record in records]
-    return Column(name, cells, left=bool(parameter.words))
+def parameter_column(parameter: Parameter, records: Sequence[Record], leave_out: int = 0) -> Column:
+    """The column of a parameter, with a dash for records that do not have it."""
+    values = [record["params"].get(parameter.name) for record in records]
+    cells = ["-" if value is None else parameter.shown(value) for value in values]
+    return Column(parameter.name, cells, leave_out, left=bool(parameter.words))
 
 
 def kernel_columns(space: Space, records: Sequence[Record]) -> list[Column]:
@@ -356,9 +357,17 @@ def interval_columns(records: Sequence[Record]) -> list[Column]:
 
 def interval_text(record: Record) -> str:
     """The interval of a design's step time: ``30.1 to 37.2 s``."""
-    ends = [record[name] for name in ("step_time_low_s", "step_time_high_s")]
-    low, high = (readable(end, "s") for end in ends)
-    return f"{low.split()[0] if low.split()[1:] == high.split()[1:] else low} to {high}"
+    return pair_text(record["step_time_low_s"], "to", record["step_time_high_s"], "s")
+
+
+def pair_text(one: float, word: str, other: float, unit: str) -> str:
+    """Two quantities of one unit, which is said once where both have the same prefix.
+
+    >>> pair_text(75.1e9, "of", 85.5e9, "B"), pair_text(0.5, "to", 2.0, "s")
+    ('75.1 of 85.5 GB', '500 ms to 2 s')
+    """
+    (first, prefix), (last, other_prefix) = (readable(value, unit).split(" ", 1) for value in (one, other))
+    return f"{first}{'' if prefix == other_prefix else f' {prefix}'} {word} {last} {other_prefix}"
 
 
 def rate_columns(space: Space, records: Sequence[Record]) -> list[Column]:

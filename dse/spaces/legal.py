@@ -440,7 +440,10 @@ def completed_rows(legal_designs: LegalDesigns, named: Batch, rows: int) -> tupl
         component = legal_designs.table_of(group)
         if not component.rows:
             legal[:] = False
-        columns |= _simplest(component, named, rows, space)
+            columns |= {p.name: np.full(rows, simplest(space, p)) for p in group}
+            continue
+        wanted = [_places(p, named[p.name] if p.name in named else np.full(rows, simplest(space, p))) for p in group]
+        columns |= component.columns(nearest_rows(component, wanted))
     for parameter in space.parameters:
         if parameter.name not in columns:
             columns[parameter.name] = np.full(rows, within(parameter, simplest(space, parameter)))
@@ -457,17 +460,6 @@ def simplest(space: Definition, parameter: Parameter) -> float:
         return float(quantities[parameter.name])
     options = parameter.options
     return parameter.ends[0] if options is None else float(options[0])
-
-
-def _simplest(component: Component, named: Batch, rows: int, space: Definition) -> Batch:
-    """Columns of a component: for each row the nearest to the named values, then to the simplest."""
-    if not component.rows:
-        return {p.name: np.full(rows, simplest(space, p)) for p in component.parameters}
-    wanted = [
-        _places(p, named[p.name] if p.name in named else np.full(rows, simplest(space, p)))
-        for p in component.parameters
-    ]
-    return component.columns(nearest_rows(component, wanted))
 
 
 def _places(parameter: Parameter, values: FloatArray) -> IntArray:

@@ -189,10 +189,5 @@ def write(exact: ExactFront, certified: Certificate | None, form: str, output: P
         write_content(table_pieces([exact.to_frame()], form), form, output)
         return
     more = {"certificate": asdict(certified)} if certified else {}
-    write_answer(form, exact_record(exact) | more, lambda width: report(exact, certified, width), output)
-
-
-def report(exact: ExactFront, certified: Certificate | None, width: int) -> Report:
-    """The front, and the certificate below it."""
-    shown = exact_report(exact, width)
-    return [*shown, "", certificate_text(exact.space, certified)] if certified else shown
+    below: Report = ["", certificate_text(exact.space, certified)] if certified else []
+    write_answer(form, exact_record(exact) | more, lambda width: [*exact_report(exact, width), *below], output)

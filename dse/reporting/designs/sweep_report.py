@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -13,11 +12,16 @@ from rich.text import Text
 from costmodel.formats.quantity import readable
 from dse.output import Record, counted, parameter_text, percent
 from dse.pricing.sweep import NamedDesigns
-from dse.reporting.design_table import Column, fitted_table, interval_columns, rest_text, texts_of, varies
+from dse.reporting.design_table import (
+    Column,
+    fitted_table,
+    interval_columns,
+    parameter_column,
+    rest_text,
+    texts_of,
+    varies,
+)
 from dse.spaces.sections.parameters import Parameter
-
-#: Shown where a design has none.
-NOTHING: Final = "-"
 
 
 def sweep_report(designs: NamedDesigns, width: int, *, most: int | None = None) -> list[RenderableType]:
@@ -59,15 +63,6 @@ def parameters_of(designs: NamedDesigns) -> list[Parameter]:
     return [*(known[name] for name in designs.names), *(p for n, p in known.items() if n not in designs.names)]
 
 
-def parameter_column(parameter: Parameter, records: Sequence[Record], order: int) -> Column:
-    """A parameter; those that were named stay longest."""
-    cells = [
-        parameter.shown(record["params"][parameter.name]) if parameter.name in record["params"] else NOTHING
-        for record in records
-    ]
-    return Column(parameter.name, cells, order, left=bool(parameter.words))
-
-
 def number_columns(designs: NamedDesigns, records: Sequence[Record]) -> list[Column]:
     """Derived columns, objectives, intervals and utilization, as far as they differ."""
     space = designs.space
@@ -84,7 +79,7 @@ def number_columns(designs: NamedDesigns, records: Sequence[Record]) -> list[Col
     columns += [column for column in interval_columns(records) if len(set(column.cells)) > 1]
     if varies(records, "breakdown", "mfu"):
         shares = [number(record, "breakdown", "mfu") for record in records]
-        columns.append(Column("mfu", [NOTHING if s is None else percent(s) for s in shares], 500))
+        columns.append(Column("mfu", ["-" if s is None else percent(s) for s in shares], 500))
     return columns
 
 

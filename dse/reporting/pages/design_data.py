@@ -20,7 +20,15 @@ from dse.output import Record, percent, ranked_rate
 from dse.pricing.evaluation import with_kernels
 from dse.reporting import answers
 from dse.reporting.binding import memory_capacity, parts_of, sentence, step_title
-from dse.reporting.design_table import EVIDENCE_TEXTS, PEAK_MEMORY, PER_GPU, failures_text, interval_text, run_text
+from dse.reporting.design_table import (
+    EVIDENCE_TEXTS,
+    PEAK_MEMORY,
+    PER_GPU,
+    failures_text,
+    interval_text,
+    pair_text,
+    run_text,
+)
 from dse.reporting.designs.changes_report import faster_text, freed_name, levers_text, neighbour_columns
 from dse.reporting.designs.explanation_report import kernel_columns, stage_texts
 from dse.reporting.pages.page import rounded, table_data
@@ -166,7 +174,7 @@ def large_numbers(space: Space, record: Record) -> list[list[str]]:
     if mfu := ranked_rate(record, "mfu"):
         numbers.append([percent(mfu), "MFU", ""])
     if answers.memory_text(space, record):
-        value = answers.of_text(breakdown[PEAK_MEMORY], memory_capacity(space, record))
+        value = pair_text(breakdown[PEAK_MEMORY], "of", memory_capacity(space, record), "B")
         numbers.append([value, "memory", answers.room_text(space, record)])
     if "run_time_s" in run:
         days, hours, *_ = run_text(space, record).partition(": ")[2].split(", ")

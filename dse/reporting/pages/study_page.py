@@ -16,7 +16,7 @@ from costmodel.errors import DseError
 from costmodel.formats import shipped
 from dse.explaining.importance import importance
 from dse.fronts import as_costs, thinned
-from dse.output import Record, counted
+from dse.output import Record, bare_name, counted
 from dse.reporting.answers import PLAN, alternative, lead_text, other_text, picks, question_text, study_words
 from dse.reporting.design_table import PEAK_MEMORY, design_columns, machine_parameters, table_notes, varying_parameters
 from dse.reporting.pages.design_data import DesignPages, Launches
@@ -41,8 +41,15 @@ BEST: Final = 24
 MOST_INFEASIBLE, CURVE = 2000, 5000
 #: Proposed designs at most: the best of each objective, and knees between them. [-]
 PROPOSED: Final = 7
-#: Columns of a breakdown that axes may show in addition to the objectives -> unit.
-NUMBERS: Final = {"step_time_s": "s", PEAK_MEMORY: "B", "mfu": "-", "tokens_per_second": "1/s"}
+#: Numbers that axes may show in addition to the objectives -> their part of a record, and their unit.
+NUMBERS: Final = {
+    "step_time_s": ("breakdown", "s"),
+    PEAK_MEMORY: ("breakdown", "B"),
+    "mfu": ("breakdown", "-"),
+    "tokens_per_second": ("breakdown", "1/s"),
+    "run_time_s": ("run", "s"),
+    "run_cost_usd": ("run", "$"),
+}
 
 
 def study_page(study: BaseStudy, launches: Launches) -> str:
@@ -176,13 +183,10 @@ def axes_data(space: Space, records: Sequence[Record]) -> list[dict[str, Any]]:
         for o in space.objectives
     ]
     known = {o.key for o in space.objectives}
-    for key, unit in NUMBERS.items():
-        if key not in known and all(key in record["breakdown"] for record in records):
-            name = key.removesuffix("_s").removesuffix("_bytes")
-            axes.append({"name": name, "unit": unit, "values": [rounded(r["breakdown"][key]) for r in records]})
-    for key, unit in {"run_time_s": "s", "run_cost_usd": "$"}.items():
-        if key not in known and all(key in record.get("run", {}) for record in records):
-            axes.append({"name": key.rpartition("_")[0], "unit": unit, "values": [r["run"][key] for r in records]})
+    for key, (group, unit) in NUMBERS.items():
+        if key not in known and all(key in record.get(group, {}) for record in records):
+            values = [rounded(record[group][key]) for record in records]
+            axes.append({"name": bare_name(key, unit), "unit": unit, "values": values})
     return [{**axis, "name": axis["name"].replace("_", " ")} for axis in axes]
 
 

@@ -139,7 +139,10 @@ class Screening:
 
     def _round(self) -> None:
         """Evaluate in one call neighbours and crossings of the front, and random designs."""
-        near = self._new(np.concatenate([self._near(), self._crossings()]))
+        front, near = self.archive, self._near()  # the best of each objective have many children
+        best = front.costs.argmin(axis=0) if len(front.costs) else np.empty(0, dtype=np.intp)
+        children = self.lattice.crossed(front.places, best, int(self._size * CROSSED), self.rng)
+        near = self._new(np.concatenate([near, children]))
         free = max(int(self._size * FRESH), self._size - len(near), 1)
         self._noted(np.concatenate([near, self.lattice.random(free, self.rng)]))
 
@@ -150,12 +153,6 @@ class Screening:
         parents = unexplored[: max(most, 1)]
         self.archive.explored[parents] = 1
         return self.lattice.moved(self.archive.places[parents], self.lattice.one_step)[0]
-
-    def _crossings(self) -> FloatArray:
-        """Children of designs of the front; the best of each objective have many."""
-        front = self.archive
-        best = front.costs.argmin(axis=0) if len(front.costs) else np.empty(0, dtype=np.intp)
-        return self.lattice.crossed(front.places, best, int(self._size * CROSSED), self.rng)
 
     def _polish(self) -> None:
         """Move the best design of each objective until no combination of components that should be better is.
