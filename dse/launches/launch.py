@@ -132,9 +132,14 @@ class Launch:
     def nodes(self) -> tuple[int, int]:
         """Nodes of the run, and chips of each: hosts, where a node is a rack of them."""
         most = self.node_size if self.node_size <= MOST_OF_A_HOST else CHIPS_OF_A_TRAY
-        world_size = self.world_size
-        gpus = next(size for size in range(min(most, world_size), 0, -1) if world_size % size == 0)
-        return world_size // gpus, gpus
+        gpus = next(size for size in range(min(most, self.world_size), 0, -1) if self.world_size % size == 0)
+        return self.world_size // gpus, gpus
+
+    @property
+    def torchrun(self) -> str:
+        """The command that starts the processes of a node; several nodes meet on the first."""
+        meeting = " --rdzv-backend c10d --rdzv-endpoint FIRST_NODE:29500" if self.nodes[0] > 1 else ""
+        return "torchrun --nnodes {} --nproc-per-node {}{}".format(*self.nodes, meeting)
 
     def lost(self, conditions: Mapping[str, str]) -> list[str]:
         """Columns whose values a form has no setting for, as `name=value`; `UNSTATED` where its framework has another.
@@ -156,8 +161,7 @@ class Launch:
 
     def chunks(self) -> list[int]:
         """Layers of each chunk of the pipeline, in the order of the model. [-]"""
-        sizes, _ = chunk_sizes(self.model.num_layers, self.points)
-        return [int(size) for size in sizes[0]]
+        return [int(size) for size in chunk_sizes(self.model.num_layers, self.points)[0][0]]
 
 
 def decoded(domain: Domain, code: float) -> Value:

@@ -111,7 +111,6 @@ def maxtext(checkout):
 
     def accept(path, text):
         given = yaml.safe_load(text) | {"learning_rate": 1e-4, "steps": 1000}
-        given |= {"hardware": "tpu"} if given["hardware"] == "HARDWARE" else {}
         del given["base_config"]
         sizes = {axis: math.prod(v for name, v in given.items() if name.startswith(axis)) for axis in ("ici_", "dcn_")}
         given |= {"internal_compile": True, "internal_compile_num_devices": sizes["ici_"] * sizes["dcn_"]}

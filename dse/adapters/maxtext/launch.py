@@ -242,6 +242,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     lines = [
         f"# {launch.heading} on {launch.world_size:,} chips{devices}, for {MAXTEXT.release}:",
         "# python3 -m maxtext.trainers.pre_train.train THIS_FILE",
+        f"# Measured runs set flags of XLA: {KEYS['flags_of_xla'][content['hardware']]}.",
         *(f"# MaxText has no key for: {text}" for text in lost),
         "# Fill in what the design does not decide:",
         *(f"#   {name}: {text}" for name, text in {**PLACEHOLDERS, "RUN_NAME": "name of the run"}.items()),
@@ -290,7 +291,7 @@ def _training(launch: Launch) -> dict[str, Any]:
         "attention": "dot_product" if launch["attention"] == "unfused" else "autoselected",
         "opt_type": MAXTEXT.word("optimizer", launch["optimizer"]),
         "shard_optimizer_over_data": launch.zero_stage == 1 or launch["outer_dp_sharding_strategy"] == "optim",
-        "hardware": "gpu" if launch.node_size <= MOST_OF_A_HOST else "HARDWARE",
+        "hardware": "gpu" if launch.compute_capability or launch.node_size <= MOST_OF_A_HOST else "tpu",
         **({"num_vocab_tiling": 8} if launch["cross_entropy"] == "chunked" else {}),
     }
     if staged:

@@ -59,14 +59,12 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         content["checkpoint"]["ckpt_format"] = "fsdp_dtensor"
     content["optimizer"]["lr"] = "LEARNING_RATE"
     content["train"]["train_iters"] = "TRAIN_STEPS"
-    nodes, gpus = launch.nodes
     name = next((other for setting, other in NAMES["providers_of"].items() if setting in settings), name)
     model = f", with {name} as its model" if name.endswith("Provider") else ""
     program = "finetune.py" if peft else "pretrain.py"
     lines = [
         f"# {launch.heading} on {launch.world_size:,} chips, for {VERSION}:",
-        " ".join(["#", *variables(launch, settings), f"torchrun --nnodes {nodes} --nproc-per-node {gpus} {program}"])
-        + " --config-file THIS_FILE",
+        " ".join(["#", *variables(launch, settings), launch.torchrun, program, "--config-file THIS_FILE"]),
         f"# (it overrides vanilla_gpt_pretrain_config of megatron.bridge.recipes.gpt{model})",
         *(f"# Megatron-Bridge has no setting for: {text}" for text in lost),
         "# Fill in what the design does not decide:",

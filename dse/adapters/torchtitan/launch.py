@@ -45,12 +45,13 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     lost = launch.lost(TABLES["lost"])
     if launch.model.mtp_layers and not predicts:
         lost.append(f"model: mtp_layers={launch.model.mtp_layers:g}")
-    (nodes, gpus), name = launch.nodes, re.sub(r"\W", "_", launch.model.name)
+    name = re.sub(r"\W", "_", launch.model.name)
     body = _call("Trainer.Config", _sections(launch, predicts=predicts))
     spec = _call("model_registry", _registry(launch, flavor, predicts=predicts))
     lines = [
         f"# {launch.heading} on {launch.world_size:,} chips, for {TORCHTITAN.release}:",
-        f"# torchrun --nnodes {nodes} --nproc_per_node {gpus} -m torchtitan.train --module THIS_MODULE --config {name}",
+        f"# PYTORCH_ALLOC_CONF=expandable_segments:True {launch.torchrun} "
+        f"-m torchtitan.train --module THIS_MODULE --config {name}",
         *(f"# torchtitan has no setting for: {text}" for text in lost),
         "# What the design does not decide, as variables of the environment:",
         *(f"#   {variable}: {text}" for variable, text in {**PLACEHOLDERS, **TABLES["environment"]}.items()),

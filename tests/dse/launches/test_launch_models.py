@@ -168,6 +168,12 @@ def test_a_script_without_slurm_says_which_node_it_is(tmp_path):
     assert (done.stderr, words["--nnodes"], words["--node_rank"]) == ("", "1", "0")
 
 
+@pytest.mark.parametrize(("chips", "meeting"), [(8, ""), (32, " --rdzv-backend c10d --rdzv-endpoint FIRST_NODE:29500")])
+def test_nodes_of_torchrun_meet_on_the_first(chips, meeting):
+    command = Launch.of(load_model("llama3_8b"), {"dp": chips}, 8).torchrun
+    assert command == f"torchrun --nnodes {chips // 8} --nproc-per-node 8{meeting}"
+
+
 @by_table("changes", "message")
 def test_a_slurm_step_of_another_size_is_refused(changes, message, tmp_path):
     """As Slurm 22.05.8 sets these variables: fewer nodes, a task for each GPU, `sbatch train.sh` without srun."""

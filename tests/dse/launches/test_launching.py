@@ -47,11 +47,6 @@ def run_of(space, **pins):
     return transformer_run(space, space.encode([space.completed(pins)]), DesignPoints)
 
 
-def designs(space):
-    """The usual design of a space, and those that it names."""
-    return [run_of(space, **params) for params in ({}, *space.starting_points)]
-
-
 def meaning(launch):
     """A design, with columns as they are where they say something."""
     tp = launch["tp"] > 1
@@ -83,7 +78,8 @@ def test_a_design_comes_back_from_its_file_and_costs_the_same_to_the_bit(name, m
     space = Space.load(name)
     if name == "deepseek_v3_2048_h800":  # Megatron Core keeps remainders alone
         space = space.pinned({"store_param_remainders": True})
-    files = [(run, *file) for run in designs(space) if (file := expressible(module, run))]
+    runs = [run_of(space, **design) for design in ({}, *space.starting_points)]
+    files = [(run, *file) for run in runs if (file := expressible(module, run))]
     assert files or name in ("gpt3_175b_kernels", "gpt3_175b_codesign")
     for run, launch, text in files:
         back, notes = read_text(module, text, tmp_path, launch.world_size if module is nemo else None)
@@ -97,8 +93,7 @@ FLAVORS = cases(__file__, "FLAVORS")
 
 @pytest.mark.parametrize("name", FLAVORS)
 def test_flavors_of_torchtitan_that_do_not_ship_are_models_too(name):
-    model = flavored(TORCHTITAN, *name.split())
-    assert model.num_parameters == FLAVORS[name]
+    assert (model := flavored(TORCHTITAN, *name.split())).num_parameters == FLAVORS[name]
     assert flavor_of(model) == tuple(name.removesuffix("_flex").split())
 
 
