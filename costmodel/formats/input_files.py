@@ -471,7 +471,7 @@ class Section:
         return Section(self.source, (*self.at, key), self.value(key, read, {}, required=required))
 
     def mapping(self, key: str) -> Mapping[str, Any]:
-        """A mapping inside this one as it is; nothing where it is none, which its reader will tell."""
+        """The mapping under a key as it is; {} for another value, which the reader of the section reports."""
         written = self.data.get(key)
         return written if isinstance(written, dict) else {}
 

@@ -71,7 +71,7 @@ class Quantity:
 def plain_number(text: str) -> float:
     """A number without a unit, in ASCII digits without underscores.
 
-    Raises `ValueError` if the text is none.
+    Raises `ValueError` for other texts.
 
     >>> plain_number("1e5")
     100000.0

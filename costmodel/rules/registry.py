@@ -153,7 +153,7 @@ def design_rules(name: str, workload: Workload) -> WorkloadRules:
 
 
 class ColumnDomains(Mapping[str, "Domain"]):
-    """Design columns -> values that they may take; a profile's rules load if a column of theirs is asked for.
+    """Design columns -> values that they may take; a profile's rules load when one of their columns is needed.
 
     `known` are columns of the native rules with their domains; `others` maps further columns to the profile that reads
     them; `domains` returns the domains of a profile.

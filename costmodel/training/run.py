@@ -91,7 +91,7 @@ class Run(Generic[AnyShape, AnyTable]):
         return replace(self, system=self.system.only(names))
 
     def columns(self) -> list[FloatArray]:
-        """All that tells its points apart: rows that agree in these columns cost the same."""
+        """Columns that decide the costs of points: rows that agree in them cost the same."""
         return self._columns() if not self.system.is_one() else self.design.arrays()
 
     def _columns(self) -> list[FloatArray]:

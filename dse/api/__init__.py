@@ -64,7 +64,7 @@ Columns: TypeAlias = Mapping[str, Sequence[Any] | str]
 
 
 def whole(value: Any, low: int) -> bool:
-    """True for a whole number from `low` on, be it 8.0 or NumPy's."""
+    """True for a whole number of at least `low`, also for 8.0 and NumPy's numbers."""
     return isinstance(value, Real) and float(value).is_integer() and float(value) >= low
 
 

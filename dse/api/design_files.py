@@ -131,7 +131,7 @@ def cost(
     Parameters
     ----------
     file : str or Path
-        The file; its content tells its kind.
+        The file; its kind follows from its content.
     profile : str, optional
         Rules that evaluate it; by default those of its kind.
     note : callable

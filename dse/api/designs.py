@@ -79,7 +79,7 @@ def loaded_space(space: AnySpace) -> Space:
 
 
 def counted_tokens(tokens: float | str) -> float:
-    """A count of tokens, such as ``"15T"``; a `DseError` if it is none."""
+    """A count of tokens, such as ``"15T"``; a `DseError` for other texts."""
     try:
         return count_value(tokens) if isinstance(tokens, str) else float(tokens)
     except ValueError as error:
@@ -129,7 +129,7 @@ def sweep(
 ) -> NamedDesigns:  # fmt: skip
     """Every combination of some values, evaluated; `to_frame` of it is a table with a row for each.
 
-    Raises `DseError` if a name or a value is none.
+    Raises `DseError` for an unknown name or an impossible value.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ def evaluate_designs(
 ) -> NamedDesigns:  # fmt: skip
     """Designs of a table, evaluated: a column for each parameter that is named, a row for each design.
 
-    Raises `DseError` if a name or a value is none.
+    Raises `DseError` for an unknown name or an impossible value.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Files that a design becomes in the hands of other programs.
+"""Designs as files for other programs.
 
 The registry of adapters knows the formats. Each file comes with notes on settings that it cannot express."""
 

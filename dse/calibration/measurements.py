@@ -74,7 +74,7 @@ class Measurements:
 
     @property
     def rows(self) -> list[MeasuredRow]:
-        """In the order of all that is said of them."""
+        """Rows in the order of their groups and ratios."""
         return [one.row for batch in self.batches for one in batch.rows]
 
     @property

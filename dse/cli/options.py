@@ -33,8 +33,8 @@ SHARED: Final[Mapping[str, Any]] = data_beside(__file__)
 def add_arguments(parser: argparse.ArgumentParser, module: ModuleType) -> None:
     """Add the arguments in the YAML table of the module of a command, its description and its examples.
 
-    A group ``+NAME`` stands for a function of the module, which adds arguments that the table cannot express. The
-    table of `refuse_together` says which arguments exclude or need each other, before the command runs.
+    A group ``+NAME`` stands for a function of the module, which adds arguments that the table cannot express. Its
+    rows `refused` list arguments that exclude or need each other (`refuse_together`).
     """
     table = data_beside(str(module.__file__))
     parser.description = table["about"]

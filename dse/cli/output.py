@@ -47,7 +47,7 @@ def form_of(asked: str | None, output: Path | None, endings: Mapping[str, str] =
 
 
 def checked_ending(output: Path | None, endings: Iterable[str]) -> None:
-    """Refuse, with a `DseError`, a file whose ending is none of those that are written; none is fine."""
+    """Refuse a file with another ending, with a `DseError`; a name without an ending passes."""
     if output and output.suffix and output.suffix.lower() not in endings:
         refuse_ending(output, endings)
 
@@ -60,7 +60,7 @@ def refuse_ending(output: Path, endings: Iterable[str]) -> None:
 
 
 def checked_place(output: Path | None) -> None:
-    """Find out before long work, not after it, that its result cannot be written; none is fine.
+    """Check, before long work, that its result can be written; None is standard output.
 
     Raises `DseError` if the folder is not there or cannot be written, or the file is a folder.
     """
@@ -93,7 +93,7 @@ def write_result(write: Callable[[Path | None], None], output: Path | None, endi
 
 
 def rescue(write: Callable[[Path | None], None], failure: str, named: Path) -> NoReturn:
-    """Write a result to the first folder that takes it, under a name like that one, and say so.
+    """Write a result to the first writable folder, under a similar name, and report the name.
 
     Always raises `DseError`.
     """

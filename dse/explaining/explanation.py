@@ -304,7 +304,7 @@ class Explanation:
     def gemms(self) -> pd.DataFrame:
         """Matrix products of a micro-batch with the reads of each operand from each memory level (`work_tables`).
 
-        Raises `DseError` if the cost model knows none of this design, as for `optimizer`.
+        Raises `DseError` if the cost model has none for this design, as for `optimizer`.
         """
         return self._work_table("gemms")
 

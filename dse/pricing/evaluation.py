@@ -201,7 +201,7 @@ def evaluated_columns(space: Space, known: Mapping[str, Any], breakdown: ResultT
 def evaluate_workloads(space: Space, columns: Mapping[str, FloatArray], rules: WorkloadRules, jobs: Jobs) -> Evaluation:
     """Evaluate machines by all of their workloads; arguments and results are those of `evaluate`.
 
-    A machine keeps a limit where all of its workloads do; its margin is the least of theirs.
+    A machine keeps a limit where all of its workloads do; its margin is the least of their margins.
     """
 
     points = next(iter(columns.values())).size

@@ -49,7 +49,7 @@ def swept_values(name: str, text: str, unit: str) -> list[Value]:
     """Values that a text stands for: a list ``a,b,c``, or a range ``a:b``, ``a:b:step`` or ``a:b:xfactor``.
 
     A number without a unit has that of the last number that has one. Ranges hold their ends where they meet them.
-    `unit` is the SI unit of the name; "-" for pure numbers and words. Raises `DseError` if the text is none of these.
+    `unit` is the SI unit of the name; "-" for pure numbers and words. Raises `DseError` for other texts.
 
     >>> swept_values("nodes", "64:512:x2", "-"), swept_values("recompute", "none,full", "-")
     ([64, 128, 256, 512], ['none', 'full'])
@@ -152,7 +152,7 @@ class PartOfDesigns:
         return pd.DataFrame({**data, "legal": self.legal, "feasible": feasible, "reason": self.reasons})
 
     def _shown(self, parameter: Parameter) -> Any:
-        """A parameter; nothing where it was neither named nor can be anything."""
+        """Values of a parameter; None in illegal rows, unless the parameter was named."""
         import pandas as pd
 
         values = [parameter.value(code) for code in self.columns[parameter.name].tolist()]
@@ -261,7 +261,7 @@ def evaluated_designs(
 ) -> NamedDesigns:
     """Evaluate designs that are named by some of their values; other values are the simplest legal ones.
 
-    Raises `DseError` if a name is none of the space's, or a value impossible.
+    Raises `DseError` if the space has no such name, or a value is impossible.
 
     `table` has `rows` values for each parameter, or for any other name that can be pinned: as a file writes them, or
     numbers in SI units; None where a row does not name it. Values need not be options of the space. [-]
@@ -371,7 +371,7 @@ def read_designs(space: Space, path: Path, note: Callable[[str], None]) -> tuple
 
     Columns of tables of designs that are not parameters are passed over.
 
-    Raises `DseError` if it cannot be read, holds no design, or has a column that is none of the space's.
+    Raises `DseError` if it cannot be read, holds no design, or has a column that the space does not have.
     """
     frame = _frame(path)
     findings = FINDINGS | {with_unit_suffix(name) for name in layout_of(Breakdown).units}

@@ -361,7 +361,7 @@ def interval_text(record: Record) -> str:
 
 
 def pair_text(one: float, word: str, other: float, unit: str) -> str:
-    """Two quantities of one unit, which is said once where both have the same prefix.
+    """Two quantities of one unit, printed once where both have the same prefix.
 
     >>> pair_text(75.1e9, "of", 85.5e9, "B"), pair_text(0.5, "to", 2.0, "s")
     ('75.1 of 85.5 GB', '500 ms to 2 s')
@@ -400,7 +400,7 @@ def columns_of(
     left: Sequence[int] = (0,),
     leave_out: Mapping[str, int] = {},
 ) -> list[Column]:
-    """Columns of a table of cells: `left` are the places of words, `leave_out` says when those of some headings go."""
+    """Columns of a table of cells: `left` are the places of words, `leave_out` the order in which columns go."""
     return [
         Column(heading, [*cells], leave_out.get(heading, 0), left=index in left, title=tuple(heading.split("\n")))
         for index, (heading, cells) in enumerate(zip(headings, zip(*rows, strict=True), strict=True))

@@ -27,7 +27,7 @@ COMPLETIONS: Final = 64
 def named_starts(space: Space, texts: Sequence[str], rules: WorkloadRules) -> dict[str, Params]:
     """Designs by name, from texts such as ``tp=8,pp=16``, or ``expert``.
 
-    Raises `DseError` if a text is neither, or a value is none of the space's.
+    Raises `DseError` for other texts, and for values that the space does not have.
     """
     starts: dict[str, Params] = {}
     for number, text in enumerate(texts, start=1):

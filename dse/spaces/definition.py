@@ -268,7 +268,7 @@ class _Reader:
         return tuple(rule for rule in rules if rule)
 
     def usual_rules(self, parameters: Sequence[Parameter]) -> tuple[Constraint, ...]:
-        """Rules of every space that opens a column of theirs; other columns count as the space has them."""
+        """Usual rules about columns that the space opens; other columns have the values of the space."""
         rules, open_names = [], {parameter.name for parameter in parameters} | {*self.names.derived}
         for rule in USUAL_RULES:
             formula = rule.expression(self.names.known) if rule.of & open_names else None

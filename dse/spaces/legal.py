@@ -1,6 +1,6 @@
 """Designs that keep every rule, by construction: drawn, repaired, listed, completed, never searched for.
 
-Parameters that a rule ties together, be it through derived columns, form a component. Each component's
+Parameters that a rule ties together, also through derived columns, form a component. Each component's
 legal combinations are one table, grown parameter by parameter and filtered by each rule as soon as all
 its names are known. A design is a row of every table.
 
@@ -49,8 +49,8 @@ def rule_checks(space: Definition) -> Iterator[Check]:
 
 
 def derived_checks(space: Definition) -> Iterator[Check]:
-    """Derived counts are whole and at least 1, quantities are not negative, and all columns are finite, but
-    where a formula says `inf` itself.
+    """Derived counts are whole and at least 1, quantities are not negative, and all columns are finite, except
+    where a formula contains `inf`.
     """
     ranges = space.system.ranges()
     for derived in space.derived:
@@ -189,7 +189,7 @@ class LegalDesigns:
         raise DseError(f"space {self.space.name}: {text}; narrow the ranges")
 
     def nearest(self, params: Mapping[str, Value], rng: np.random.Generator) -> dict[str, Value]:
-        """A legal design near `params`, which keeps all of it where that is legal.
+        """A legal design near `params`, `params` itself where it is legal.
 
         Parameters are chosen in the order of the file: each takes the proposed value if a legal design has it together
         with those chosen before, else the nearest legal option.

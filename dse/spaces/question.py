@@ -124,7 +124,7 @@ class Planned:
 def planned_model(word: str, seq_len: int | None = None) -> PlannedModel:
     """The model of a name: a built-in one, a model file, or a Hugging Face configuration.
 
-    Raises `DseError` if it is none, or no transformer.
+    Raises `DseError` for another file, or a model other than a transformer.
     """
     if import_model := model_importer(Path(word)):
         imported = import_model(Path(word), seq_len=seq_len)

@@ -351,7 +351,7 @@ class Space(Definition):
         return frozenset(known - derived)
 
     def check_settable(self, name: str) -> None:
-        """Refuse a name that is none of `settable`.
+        """Refuse a name that is not in `settable`.
 
         Raises `DseError` with the origin of the name, or similar names.
         """
@@ -396,7 +396,7 @@ class Space(Definition):
     ) -> Self:
         """The space with more derived columns and more conditions, as its file would write them.
 
-        Raises `DseError` if a formula is none, or a name is taken.
+        Raises `DseError` if a formula is wrong, or a name is taken.
 
         Parameters
         ----------

@@ -6,8 +6,8 @@ from all finished trials, feasible or not. So it is given each trial with its ta
 as pruned. Nothing of this is stored: an attribute for each number would make databases 1.9 times as large, and take 2.4
 times as long to write.
 
-A page may delete studies, and every account of a machine reaches its ports. So `private` answers those only who
-know the token in the printed URL, and only reads.
+A page may delete studies, and every account of a machine reaches its ports. So `private` requires
+the token in the printed URL, and only reads.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ TOKEN = "dse_token"
 
 
 def private(application: Any, token: str, *, changes: bool = False) -> Any:
-    """A WSGI application for those who know a token, which reads only unless `changes`.
+    """A WSGI application that requires a token, and only reads unless `changes`.
 
     The first request, ``/?dse_token=...``, gets a cookie. Requests to another host name, as of a page that rebinds
     its name, and requests that other pages send, are refused.

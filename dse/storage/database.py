@@ -193,7 +193,7 @@ class Database:
                 self._within = False
 
     def _begin(self, writes: bool) -> None:
-        """Start a transaction, whose snapshot or lock is there afterwards."""
+        """Start a transaction that has its snapshot or its lock."""
         if not self.is_sqlite:
             self._connection.execute("BEGIN" if writes else "BEGIN ISOLATION LEVEL REPEATABLE READ")
             return
@@ -244,9 +244,7 @@ class Database:
             time.sleep(random.uniform(0, PAUSE))
 
     def _roll_back(self) -> None:
-        """Undo an open transaction; SQLite has already done so after some failures, and so has a server
-        that is gone: the failure that led here tells more than this one.
-        """
+        """Undo an open transaction, unless a failure has undone it already; the caller reports that failure."""
         with suppress(self._driver_error):
             if not self.is_sqlite or self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")

@@ -272,7 +272,7 @@ class Store(AbstractContextManager["Store"]):
         return stored
 
     def study_id(self, name: str) -> int:
-        """Identity of the study of that name, with any content; a `DseError` as of `study`."""
+        """Identity of the study of that name, which may be damaged; a `DseError` as from `study`."""
         with self.database.transaction():
             identity = self._study_id(name) if self._has_tables else None
         if identity is None:
@@ -443,9 +443,9 @@ class Store(AbstractContextManager["Store"]):
         return True
 
     def fail_running(self, study_id: int) -> int:
-        """Mark trials that another program has surely given up as failed; how many there were. [-]
+        """Mark trials that another program no longer works on as failed; returns their number. [-]
 
-        Others may be at work on theirs: a trial whose heart beats (`optuna.storages.RDBStorage` writes that,
+        Programs may be at work on trials: one whose heart beats (`optuna.storages.RDBStorage` writes that,
         if asked to) is alive until it has missed `BEATS`; one without a heartbeat until it is `OLD`.
         """
         now = datetime.now()

@@ -148,7 +148,7 @@ def read_details(database: Database, ids: IntArray, names: Sequence[str]) -> Tri
 
 
 def moment_of(stored: str | datetime | None) -> datetime | None:
-    """A time that is stored in UTC, as one that knows its zone; PostgreSQL has a type for times."""
+    """A time that is stored in UTC, with its time zone; PostgreSQL has a type for times."""
     moment = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
     return moment.replace(tzinfo=UTC) if moment else None
 
@@ -282,7 +282,7 @@ def read_trials(database: Database, meant: str, *, user_attrs: bool = True) -> l
 
 
 def packed_trial(trial: FrozenTrial) -> dict[str, Any]:
-    """A finished trial as text and numbers that JSON knows, without its number and its distributions."""
+    """A finished trial as texts and numbers for JSON, without its number and its distributions."""
     return {name: getattr(trial, name) for name in PACKED} | {name: utc_text(getattr(trial, name)) for name in TIMES}
 
 
@@ -298,7 +298,7 @@ def unpacked_trial(packed: Mapping[str, Any], distributions: Mapping[str, BaseDi
 def bare_trial(
     trial_id: int, number: int, state: str, start: str | datetime | None, complete: str | datetime | None
 ) -> FrozenTrial:
-    """A trial as its own row tells it, before the other tables fill it in."""
+    """A trial with the columns of its row, before those of other tables are added."""
     empty: dict[str, Any] = {name: {} for name in EMPTY}
     return FrozenTrial(
         trial_id=trial_id,

@@ -222,7 +222,7 @@ def tuning(study: BaseStudy, parallel: int = 1) -> Tuning:
 
 
 def _numbered(study: BaseStudy, known: StudyCandidates, chosen: Sequence[Next]) -> dict[int, int]:
-    """Candidate -> number of its trial, which it gets here if it is none yet."""
+    """Candidate -> number of its trial; chosen candidates without a trial become trials."""
     new = [one.candidate for one in chosen if known.trials[one.candidate] is None]
     numbers = {row: trial for row, trial in enumerate(known.trials) if trial is not None}
     if not new:

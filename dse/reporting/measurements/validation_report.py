@@ -46,7 +46,7 @@ def pairs_report(pairs: Sequence[ComparedPair], width: int) -> list[RenderableTy
 
 
 def pair_cells(pair: ComparedPair) -> tuple[str, ...]:
-    """A pair as it is printed."""
+    """Cells of a pair."""
     verdicts = ("right" if pair.sign_right else "wrong", "yes" if pair.close else "no")
     return (pair.id, pair.changed, f"{pair.measured:+.1%}", f"{pair.predicted:+.1%}", *verdicts)
 
@@ -144,7 +144,7 @@ def step_table(sets: Mapping[str, Sequence[ComparedRow]]) -> Table:
 
 
 def memory_table(sets: Mapping[str, Sequence[ComparedRow]]) -> Table:
-    """Errors of memory of each data set, and which runs were said not to fit."""
+    """Errors of memory of each data set, and runs that are predicted not to fit."""
     measured = {
         name: compared
         for name, compared in sets.items()

@@ -132,7 +132,7 @@ def outdated(study: BaseStudy) -> list[str]:
 
 
 def with_run_lines(study: BaseStudy, records: Sequence[Record]) -> list[Record]:
-    """Records of designs with a sentence for each real run of theirs."""
+    """Records of designs with a sentence for each of their runs on a cluster."""
     told = study.told_runs()
     return [
         {**record, "ran": [f"Ran: {run_line(run, {run.trial: record['breakdown']['step_time_s']}).partition(': ')[2]}"

@@ -146,7 +146,7 @@ def comparison(study: BaseStudy, profile: str | None = None, system: str | None 
 
 
 def middle_ranks(costs: FloatArray) -> FloatArray:
-    """Ranks in each column from 1; equal costs share the middle of theirs. [-]
+    """Ranks in each column from 1; equal costs get the mean of their ranks. [-]
 
     >>> middle_ranks(np.array([[3.0, 5.0], [1.0, 5.0], [3.0, 5.0], [2.0, 4.0]])).tolist()
     [[3.5, 3.0], [1.0, 3.0], [3.5, 3.0], [2.0, 1.0]]

@@ -128,7 +128,7 @@ class LearningStudy:
         return trial
 
     def told(self, trial: FrozenTrial, values: list[float], user_attrs: Mapping[str, Any]) -> FrozenTrial:
-        """The finished trial, with attributes that samplers do not read; as of `optuna.Study.tell`."""
+        """The finished trial, as `optuna.Study.tell` makes it, with attributes that samplers do not read."""
         study, trial_id, done = self._study, trial._trial_id, TrialState.COMPLETE
         study._thread_local.cached_all_trials = None
         study.sampler.after_trial(study, trial, done, values)
@@ -341,7 +341,7 @@ class History:
     def proposed(self, number: int, budget: int) -> Batch | None:
         """A batch, as far as it is not stored and within the budget; None where it has to wait for others.
 
-        It goes on from the batch before it in its share. In its turn, it goes on from the very batch before
+        It goes on from the batch before it in its share. In its turn, it goes on from the batch right before
         it, and takes designs of all shares, where its share has too few of them.
         """
         concurrency, own_turn = self.plan.concurrency, number == self.current

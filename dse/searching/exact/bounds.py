@@ -344,7 +344,7 @@ def breakdown_of(pricer: Pricer, columns: Mapping[str, FloatArray]) -> ResultTab
 
 
 def problem_of(pricer: Pricer) -> Problem | None:
-    """A space as boxes; nothing where bounds say nothing of it, so that designs have to be listed.
+    """A space as boxes; None where no bounds are known, so that designs have to be listed.
 
     There have to be components of machines, and a bound for every objective; and layouts for which more is
     never slower, as `System.never_slower` says, all of them.

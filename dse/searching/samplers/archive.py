@@ -92,7 +92,7 @@ class Archive:
         return self.take(kept)
 
     def packed(self) -> dict[str, Any]:
-        """Archive as text and numbers that JSON knows."""
+        """The archive as texts and numbers for JSON."""
         names = ("places", "costs", "explored", "sent", "reserve")
         packed = {name: zlib.compress(getattr(self, name).astype(np.float64).tobytes(), 6) for name in names}
         texts = {name: base64.b64encode(data).decode("ascii") for name, data in packed.items()}

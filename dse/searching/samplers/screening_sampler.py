@@ -138,8 +138,8 @@ class Screening:
         return places[np.sort(first[new])]
 
     def _round(self) -> None:
-        """Evaluate in one call neighbours and crossings of the front, and random designs."""
-        front, near = self.archive, self._near()  # the best of each objective have many children
+        """Evaluate in one call neighbours of the front, its crossings, mostly of the best designs, and random ones."""
+        front, near = self.archive, self._near()
         best = front.costs.argmin(axis=0) if len(front.costs) else np.empty(0, dtype=np.intp)
         children = self.lattice.crossed(front.places, best, int(self._size * CROSSED), self.rng)
         near = self._new(np.concatenate([near, children]))
@@ -550,7 +550,7 @@ def combined(changes: Sequence[FloatArray], room: FloatArray) -> IntArray:
 
 
 def paired(changes: Sequence[FloatArray], room: FloatArray, most: int) -> IntArray:
-    """Combinations as of `combined` that change two components, those of the least objective first. [-]"""
+    """Combinations that change two components, as `combined` returns them, the least objective first. [-]"""
     rows, costs = [np.zeros((0, len(changes)), dtype=np.intp)], [np.zeros(0)]
     near = [np.argsort(change[:, 0], kind="stable")[:KEPT] for change in changes]
     for one, other in combinations(range(len(changes)), 2):

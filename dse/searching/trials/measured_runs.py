@@ -49,7 +49,7 @@ def with_units(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def told_runs(storage: str, study: str) -> list[MeasuredRun]:
-    """All runs of a study that were told and not removed, in the order of time; `DseError` if they are damaged."""
+    """Reported runs of a study that were not removed, in the order of time; `DseError` if they are damaged."""
     with Store(storage, "read") as store:
         attributes = store.study(study).user_attrs
     stored = {key.removeprefix(PREFIX): row for key, row in attributes.items() if row and key.startswith(PREFIX)}

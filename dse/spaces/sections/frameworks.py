@@ -29,7 +29,7 @@ from dse.spaces.formulas.expressions import Compiled, Expression, Name
 
 @dataclass(frozen=True, slots=True)
 class UsualRule:
-    """A condition, and the columns that make it matter if one of them is open."""
+    """A condition, which counts if one of some columns is open."""
 
     name: str
     formula: str
@@ -58,7 +58,7 @@ class UsualRule:
         return re.sub(r"\b[A-Za-z_]\w*", default, re.sub(r"\b(\w+) (==|!=) (\w+)", compared, self.formula))
 
     def expression(self, known: Collection[str]) -> Expression | None:
-        """The formula as a space has it that knows some names; nothing where its model lacks one of them."""
+        """The formula for a space with some `known` names; None where its model lacks a name."""
         formula = Expression.parse(self.written_with(known))
         words = {word for column in _words().values() for word in column}
         return formula if formula.names <= {*known, *words} else None

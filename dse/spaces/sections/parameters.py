@@ -273,7 +273,7 @@ def read_parameter(name: str, written: Any, unit: str | None, values: Mapping[st
                    scope: Mapping[str, Name]) -> Parameter:  # fmt: skip
     """A parameter from its entry in a file: a list, a range, a formula that gives a list, or a mapping of these.
 
-    Raises `ValueError` if the options are none of these, or there is no end of values that are all to be tried.
+    Raises `ValueError` for other options, and for endless values that are all to be tried.
     """
     chosen_by = written.get("by", "search") if isinstance(written, dict) else "search"
     if chosen_by not in CHOSEN_BY:
