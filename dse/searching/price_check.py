@@ -121,9 +121,8 @@ def figures_now(space: Space, evaluation: Evaluation) -> Iterator[dict[str, Any]
     minimize = np.array([objective.direction == "minimize" for objective in space.objectives])
     keys = [objective.key for objective in space.objectives]
     values = finite(evaluation, minimize)[0].tolist()
-    for row, feasible, attributes in zip(
-        values, evaluation.feasible.tolist(), trial_attributes(space, evaluation), strict=True
-    ):
+    rows = zip(values, evaluation.feasible.tolist(), trial_attributes(space, evaluation), strict=True)
+    for row, feasible, attributes in rows:
         record = {"values": dict(zip(keys, row, strict=True)), "feasible": feasible, **attributes}
         yield dict(leaves(record))
 

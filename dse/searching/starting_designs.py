@@ -59,8 +59,7 @@ def expert_design(space: Space, rules: WorkloadRules) -> Params:
             for tp in reversed(_options(space, "tp") or [1]):
                 design = {**THRIFTY, "tp": tp, "pp": pp, "recompute": again}
                 values = {name: value for name, value in design.items() if name in space.by_name}
-                params = space.completed(values)
-                if values.items() <= params.items():
+                if values.items() <= (params := space.completed(values)).items():
                     wanted.append(params)
     if not wanted:
         return space.completed({})
@@ -85,9 +84,8 @@ def front_designs(study: BaseStudy, space: Space, rules: WorkloadRules) -> dict[
     if not len(front):
         raise DseError(f"study {study.name!r}: has no feasible design to start from")
     corner = Box.around(front.costs).reference
-    rows = most_dominating(front.costs, MOST_TAKEN, corner + 0.1 * np.abs(corner))
+    taken = front.take(most_dominating(front.costs, MOST_TAKEN, corner + 0.1 * np.abs(corner)))
     starts = {}
-    taken = front.take(rows)
     for trial, winner in zip(taken.trials, taken.winners.tolist(), strict=True):
         shared = {name: value for name, value in trial.params.items() if name in space.by_name}
         if not shared:

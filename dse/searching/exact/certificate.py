@@ -22,6 +22,7 @@ from dse.searching.exact.bounds import problem_of
 from dse.searching.exact.branching import BoundBroken, Search
 from dse.searching.exact.enumeration import costs_of
 from dse.searching.exact.exact_front import ExactFront, Method, exact_front, unbounded
+from dse.searching.samplers.screening_sampler import evaluated_whole
 from dse.searching.study import BaseStudy
 from dse.searching.trials.trial_table import TrialTable
 from dse.spaces.lattice import Lattice
@@ -171,10 +172,9 @@ def certified(study: BaseStudy, workers: Workers | None = None, *, method: Metho
 
 
 def quick_certificate(study: BaseStudy) -> Certificate | None:
-    """The certificate of a study whose space is listed in `QUICK` at its nominal rate; None of larger spaces."""
-    if study.space.legal.count > QUICK * nominal_rate(study.space) or not len(sought_designs(study).front()):
-        return None
-    return certified(study)
+    """The certificate of a study whose space is listed in `QUICK` at its nominal rate, or searched whole; else None."""
+    quick = evaluated_whole(study.space) or study.space.legal.count <= QUICK * nominal_rate(study.space)
+    return certified(study) if quick and len(sought_designs(study).front()) else None
 
 
 #: Designs that are evaluated for a bound, unless said otherwise.

@@ -35,7 +35,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
-from costmodel.rules.rules import WorkloadRules
+from costmodel.rules.rules import TRAINING, WorkloadRules
 from costmodel.training.blocks import ASSIGNMENTS
 from dse.fronts import as_costs, low_and_span, most_dominating
 from dse.pricing.evaluated import nominal_rate, rules_for, solves_shardings
@@ -53,12 +53,13 @@ ROUNDS: Final = 3
 DRAWN: Final = 0.15
 #: Shares of a round that are crossings, and designs at random; the others are neighbours.
 CROSSED, FRESH = 0.35, 0.15
-#: Spaces of at most WHOLE times the designs of a batch are evaluated whole.
-WHOLE: Final = 5
+#: Spaces of at most WHOLE times the designs of a batch are evaluated whole, which is less work than a search. IN_ORDER
+#: times as many at the usual rate, since designs in order share stages; SURVEY times as many of these with a survey.
+WHOLE, IN_ORDER, SURVEY = 5, 3, 2
 
 #: Most combinations of a large component that the first batch evaluates, over its designs: half of the work of 500
 #: trials. Most combinations whose limits are computed, likewise: five of them take the time of one evaluation.
-SURVEYED, LOOKED_AT = 7, 20
+SURVEYED, LOOKED_AT = 5, 20
 #: Combinations of other components with which the largest one's are tried, and designs that are tried in all.
 SPREAD, SPREAD_DESIGNS = 256, 4096
 #: Most designs evaluated for polishing, over those of the batch.
@@ -100,7 +101,7 @@ class Screening:
         self._surveyed: dict[int, Effects] = {}  # by the number of a large component
         self._tables: list[Effects] = []  # of the first design that was polished
         self._nearest: FloatArray = np.empty(0)  #: the design that breaks limits the least, once it was polished
-        self._whole = sampler.screened is sampler.space and sampler.space.legal.count <= WHOLE * budget
+        self._whole = sampler.screened is sampler.space and listed_whole(sampler.space, budget)
 
     def run(self, reserve: int, starts: FloatArray) -> Archive:
         """Spend the budget; the archive, with `reserve` designs in reserve where the front is small."""
@@ -525,9 +526,16 @@ def corner(costs: FloatArray) -> FloatArray:
     return np.asarray(costs.max(axis=0) + BEYOND * low_and_span(costs)[1])
 
 
+def listed_whole(space: Space, budget: int) -> bool:
+    """True if a batch that may evaluate `budget` designs evaluates every legal design. [-]"""
+    surveyed = any(component.rows > MOST_ROWS for component in space.legal.components)
+    more = IN_ORDER * (SURVEY if surveyed else 1) if nominal_rate(space) >= TRAINING.rate else 1
+    return space.legal.count <= WHOLE * more * budget
+
+
 def evaluated_whole(space: Space) -> bool:
     """True if the first batch of a study evaluates every legal design."""
-    return space.legal.count <= WHOLE * FIRST_BATCH * BATCH_SIZE * designs_per_trial_of(space, screened=False)
+    return listed_whole(space, FIRST_BATCH * BATCH_SIZE * designs_per_trial_of(space, screened=False))
 
 
 def designs_per_trial_of(space: Space, *, screened: bool = True) -> int:
@@ -583,9 +591,8 @@ def _least(changes: Sequence[FloatArray], room: FloatArray, weights: FloatArray)
 def _multipliers(changes: Sequence[FloatArray], room: FloatArray) -> FloatArray:
     """(limits,) Change of the objective that a change of the use of each limit is worth, by subgradients. [-]"""
     worth = np.zeros(room.size)
-    changes = [
-        change[np.argsort(change[:, 1:].sum(axis=1), kind="stable")] for change in changes
-    ]  # of ties, the least use
+    # Of ties, the least use comes first.
+    changes = [change[np.argsort(change[:, 1:].sum(axis=1), kind="stable")] for change in changes]
     for step in range(DUAL_STEPS):
         weights = np.r_[1.0, worth]
         used = sum(change[(change @ weights).argmin(), 1:] for change in changes)
