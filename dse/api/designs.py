@@ -305,20 +305,15 @@ def fit(
     from dse.searching.nearest_design import nearest_feasible
 
     if (feasible := nearest_feasible(space, named, rules)) is None:
-        raise DseError(nothing_near(space))
+        from dse.searching.planned_study import closest
+
+        near = closest(space)
+        raise DseError(
+            f"space {space.name}: no design satisfies all limits, near these values or far from them; the closest "
+            f"breaks {near.limit} by {readable(-near.margin, near.unit)}: {design_text(space, near.params)}"
+        )
     costs = evaluated_design(space, feasible.params, rules=rules)
     return NearestFit(feasible.params, feasible.changed, feasible.broken, feasible.exhaustive, space, named, costs)
-
-
-def nothing_near(space: Space) -> str:
-    """Why nothing fits, near or far."""
-    from dse.searching.planned_study import closest
-
-    nearest = closest(space)
-    return (
-        f"space {space.name}: no design keeps all limits, near these values or far from them; the closest "
-        f"breaks {nearest.limit} by {readable(-nearest.margin, nearest.unit)}: {design_text(space, nearest.params)}"
-    )
 
 
 @checked

@@ -70,11 +70,6 @@ class Constant:
         """The value of a coordinate. [unit of the quantity]"""
         return np.asarray(self.scale * np.expm1(coordinate))
 
-    def is_at_bound(self, value: float) -> bool:
-        """True if a value is as low or as high as it may be. [unit of the quantity]"""
-        low, at, high = self.coordinate(np.array([self.low, value, self.high]))
-        return bool(min(at - low, high - at) < 1e-3 * min(high - low, 1.0))
-
     def slope(self, value: float) -> float:
         """Change of the value with its coordinate. [unit of the quantity]"""
         return value + self.scale
@@ -83,13 +78,14 @@ class Constant:
         """The constant of a system with another value, within its bounds. [unit of the quantity]"""
         unit = system.units()[self.name]
         after = si_value(written(min(max(value, self.low), self.high), unit), unit)
+        low, at, high = self.coordinate(np.array([self.low, after, self.high]))
         return LearnedConstant(
             name=self.name,
             unit=unit,
             before=system.quantities()[self.name].item(),
             after=after,
             standard_error=standard_error,
-            at_bound=self.is_at_bound(after),
+            at_bound=bool(min(at - low, high - at) < 1e-3 * min(high - low, 1.0)),
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Final
@@ -26,8 +27,8 @@ from dse.cli.output import (
     TABLE_ENDINGS,
     checked_place,
     form_of,
+    write_answer,
     write_content,
-    write_json,
     write_report,
     write_result,
 )
@@ -55,8 +56,9 @@ def run(args: argparse.Namespace, kind: str) -> int:
         return run_sweep(args, space, form)
     record = evaluate_design(space, best=args.best, profile=args.profile)
     say_what_was_open(space, record["params"])
-    say_why_no_number(args.profile or NATIVE, space, record)
-    has_number = math.isfinite(record["breakdown"]["step_time_s"])
+    has_number, profile = math.isfinite(record["breakdown"]["step_time_s"]), args.profile or NATIVE
+    if not has_number and (why_not := reasons(space, profile, record["params"])):
+        say(f"profile {profile}: no number: {'; '.join(why_not)}")
     asks = has_number and not record["feasible"] and kind == SPACE and args.set
     instead = nearest_text(args, record) if asks else ""
     if instead and form == "json":
@@ -64,7 +66,9 @@ def run(args: argparse.Namespace, kind: str) -> int:
     brief = kind != SPACE
     has_parts = space.workload.work.reads_system and (brief or args.set)
     commands = [f"dse explain {quote(str(args.design))}{set_words(args)}"] if has_parts else []
-    write_result(lambda where: write(space, record, form, where, instead, commands, brief), args.output, ENDINGS[form])
+    kept = {key: record[key] for key in EVALUATION_KEYS if key in record}
+    report = partial(evaluation_report, space, record, instead=instead, commands=commands, brief=brief)
+    write_result(lambda where: write_answer(form, kept, report, where), args.output, ENDINGS[form])
     return 0 if record["feasible"] else 1
 
 
@@ -73,32 +77,10 @@ def run_fit(args: argparse.Namespace, form: str) -> int:
     if args.best or args.sweep or args.designs or form not in ("table", "json"):
         raise DseError("--fit: changes one design; leave out --best, --sweep, --designs and tables")
     fitted = fit(args.design, profile=args.profile, **changes_of(args))
-    if form == "json":
-        write_json(fitted.to_json(), args.output)
-        return 0
     changes = [Text(str(fitted)), Text()]
-    write_report(lambda width: [*changes, *evaluation_report(fitted.space, fitted.record, width)], args.output)
+    report = partial(evaluation_report, fitted.space, fitted.record)
+    write_answer(form, fitted.to_json(), lambda width: [*changes, *report(width)], args.output)
     return 0
-
-
-def write(
-    space: Space, record: Record, form: str, output: Path | None, instead: str, commands: list[str], brief: bool
-) -> None:
-    """The design as a report, or as one JSON object."""
-    if form == "json":
-        write_json({key: record[key] for key in EVALUATION_KEYS if key in record}, output)
-        return
-    write_report(
-        lambda width: evaluation_report(space, record, width, instead=instead, commands=commands, brief=brief), output
-    )
-
-
-def say_why_no_number(profile: str, space: Space, record: Record) -> None:
-    """Name the feature that the cost model does not cover."""
-    has_none = math.isnan(record["breakdown"]["step_time_s"])
-    why_not = reasons(space, profile, record["params"]) if has_none else []
-    if why_not:
-        say(f"profile {profile}: no number: {'; '.join(why_not)}")
 
 
 def nearest_text(args: argparse.Namespace, record: Record) -> str:

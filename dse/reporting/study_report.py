@@ -75,7 +75,9 @@ def front_report(
     space: Space, front: Sequence[Record], lines: Sequence[answers.Line], width: int, *, more: str
 ) -> Report:
     """A front below the lines of its answer: the rows worth considering, and the bottleneck of its best design."""
-    picked, worth = answers.picks(space, front), worth_considering(space, front)
+    picked, times = answers.picks(space, front), [ranked_time(record) for record in front]
+    slowest = math.inf if design_table.machine_parameters(space) else answers.TOO_SLOW * min(times)
+    worth = [row for row, time in enumerate(times) if not time > slowest]
     second = answers.alternative(space, front)
     always = {*picked, *(second or ())[:1]} & {*worth}
     rows = [worth[number] for number in spread(len(worth), ROWS_SHOWN, [worth.index(row) for row in always])]
@@ -99,14 +101,6 @@ def design_lines(space: Space, record: Record) -> list[str]:
         design = f"trial {record['trial']}" if "trial" in record else "this design"
         lines.insert(0, f"Kernels of {design} ({how}): {text}.")
     return lines
-
-
-def worth_considering(space: Space, front: Sequence[Record]) -> list[int]:
-    """Rows of a front of layouts that take at most `TOO_SLOW` times the fastest; all rows of machines."""
-    times = [ranked_time(record) for record in front]
-    if design_table.machine_parameters(space):
-        return [*range(len(front))]
-    return [row for row, time in enumerate(times) if not time > answers.TOO_SLOW * min(times)]
 
 
 def spread(count: int, shown: int, always: Sequence[int]) -> list[int]:

@@ -30,14 +30,19 @@ def run(args: argparse.Namespace) -> int:
     words = [word for word in (args.study, args.other) if word]
     systems = [w for w in words if shipped.current_name(w, "systems") in built_in or w.endswith((".yaml", ".yml"))]
     if len(systems) == 2:
-        return machines(args.study, args.other, args.format)
+        both = load_system(args.study), load_system(args.other)
+        quantities = {"systems": [args.study, args.other], "quantities": differing(*both)}
+        write_answer(args.format, quantities, lambda width: system_report(*both, width))
+        return 0
     if systems and args.other:
         raise DseError(f"compare: {systems[0]} is a system, the other a study; use STUDY --system {systems[0]}")
     if file := next((word for word in words if Path(word).is_file()), ""):
         raise DseError(f"compare: {file}: expected a launch file or a system; name two of one kind, or two studies")
     study = Study.load(args.study, storage=args.storage)
     if args.other:
-        return side_by_side(study, Study.load(args.other, storage=args.storage), args.format)
+        pair = study_pair(study, Study.load(args.other, storage=args.storage))
+        write_answer(args.format, pair.to_json(), lambda width: study_pair_report(pair, width))
+        return 0
     result = comparison(study, args.profile, args.system)
     write_answer(args.format, result.record(), lambda width: comparison_report(result, width))
     return 0
@@ -53,18 +58,3 @@ def launches(args: argparse.Namespace) -> int:
     record = {**pair.to_json(), "exceeded": exceeded}
     write_answer(args.format, record, lambda width: pair_report(pair, exceeded, width))
     return 1 if exceeded else 0
-
-
-def machines(one: str, other: str, form: str) -> int:
-    """Two systems."""
-    both = load_system(one), load_system(other)
-    record = {"systems": [one, other], "quantities": differing(*both)}
-    write_answer(form, record, lambda width: system_report(*both, width))
-    return 0
-
-
-def side_by_side(one: Study, other: Study, form: str) -> int:
-    """Two studies."""
-    pair = study_pair(one, other)
-    write_answer(form, pair.to_json(), lambda width: study_pair_report(pair, width))
-    return 0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from costmodel.formats.input_files import dump
 from dse.api.files import import_model
 from dse.cli.options import refuse_same
-from dse.cli.output import form_of
+from dse.cli.output import form_of, write_content
 from dse.cli.terminal import say
-from dse.output import json_text, write_file
+from dse.output import json_text
 from dse.reporting.catalogue import model_text
 
 
@@ -27,8 +26,5 @@ def run(args: argparse.Namespace) -> int:
         text = json_text(record | {"notes": list(imported.notes)}) + "\n"
     else:
         text = dump(imported.fields) + model_text(imported.model)
-    if args.output:
-        write_file(args.output, text.encode())
-    else:
-        sys.stdout.write(text)
+    write_content([text.encode()], form, args.output)
     return 0

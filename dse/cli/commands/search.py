@@ -59,7 +59,15 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
         ) from None
     warn(study, outcome, args)
     table = study.table
-    report(study, args)
+    certified = quick_certificate(study)
+    around = None if certified else surroundings(study)
+    if args.format == "json":
+        known = {"certificate": asdict(certified)} if certified else {"surroundings": around and asdict(around)}
+        write_json(study_record(study) | known, None)
+    else:
+        below: Report = ["", certificate_text(study.space, certified)] if certified else []
+        below += ["", surroundings_text(around)] if around else []
+        write_report(lambda width: [*study_report(study, width, storage=args.storage), *below], None)
     if args.out:
         write_study(study, args.out)
     if args.emit:
@@ -89,16 +97,3 @@ def warn(study: Study, outcome: Outcome, args: argparse.Namespace) -> None:
         say(f"{ended}; the budget of {study.budget} is not used up")
     elif not outcome.added:
         say(f"study {study.name} holds {outcome.complete} finished trials already; a larger --budget adds more")
-
-
-def report(study: Study, args: argparse.Namespace) -> None:
-    """The results, to stdout."""
-    certified = quick_certificate(study)
-    around = None if certified else surroundings(study)
-    if args.format == "json":
-        known = {"certificate": asdict(certified)} if certified else {"surroundings": around and asdict(around)}
-        write_json(study_record(study) | known, None)
-        return
-    below: Report = ["", certificate_text(study.space, certified)] if certified else []
-    below += ["", surroundings_text(around)] if around else []
-    write_report(lambda width: [*study_report(study, width, storage=args.storage), *below], None)

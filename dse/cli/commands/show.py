@@ -11,24 +11,14 @@ from dse.cli.terminal import say
 from dse.output import encoded, selected, table_pieces
 from dse.reporting.studies.designs_report import chosen_frame, chosen_report, designs_report
 from dse.reporting.studies.nothing_feasible import nothing_feasible
-from dse.searching.study import BaseStudy
-from dse.searching.trials.trial_table import Selection, TrialTable
+from dse.searching.trials.trial_table import Selection
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the front or the trials; 1 where the front is empty."""
     study = Study.load(args.study, storage=args.storage)
     part: Selection = "trials" if args.trials else "front"
-    chosen = {name: getattr(args, name) for name in ("where", "sort", "descending", "top")}
-    write(args, study, selected(study, part, **chosen), part)
-    if args.trials or study.table.feasible.any():
-        return 0
-    say(nothing_feasible(study.space, study.table.each_record(), study.profile))
-    return 1
-
-
-def write(args: argparse.Namespace, study: BaseStudy, table: TrialTable, part: Selection) -> None:
-    """The front or the trials of a study, as `--format` and `-o` say."""
+    table = selected(study, part, where=args.where, sort=args.sort, descending=args.descending, top=args.top)
     form = form_of(args.format, args.output)
     most = None if args.top or args.output else MOST_ROWS
     if form == "json" and args.columns:
@@ -43,3 +33,7 @@ def write(args: argparse.Namespace, study: BaseStudy, table: TrialTable, part: S
         write_content(table_pieces(chosen, form), form, args.output)
     else:
         write_content(encoded(study, table, part, form), form, args.output)
+    if args.trials or study.table.feasible.any():
+        return 0
+    say(nothing_feasible(study.space, study.table.each_record(), study.profile))
+    return 1

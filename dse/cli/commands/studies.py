@@ -25,34 +25,25 @@ from dse.storage.optuna_store import Store, count_trials, delete_study
 
 
 def run(args: argparse.Namespace) -> int:
-    """List, check, delete or serve."""
-    if args.backup or args.restore:
-        return copy(args)
+    """List, back up, restore, check, delete or serve studies."""
     if args.check:
         return check(args)
     if args.delete:
         return delete(args)
-    return serve(args) if args.dashboard else listing(args)
-
-
-def listing(args: argparse.Namespace) -> int:
-    """List the studies, or one."""
-    if args.study:
-        Study.load(args.study, storage=args.storage)
-    summaries = studies(args.storage, args.study)
-    record = {"studies": [asdict(summary) for summary in summaries]}
-    write_answer(args.format, record, lambda width: studies_table(summaries))
-    return 0
-
-
-def copy(args: argparse.Namespace) -> int:
-    """Back up the database, or restore a backup."""
     url = storage_url(args.storage)
     if args.backup:
         print(f"{args.backup}: {readable(back_up(url, args.backup), 'B')}")
-        return 0
-    old = restore(url, args.restore)
-    print(f"{shown(url)}: restored from {args.restore}" + (f"; the database before is {old}" if old else ""))
+    elif args.restore:
+        old = restore(url, args.restore)
+        print(f"{shown(url)}: restored from {args.restore}" + (f"; the database before is {old}" if old else ""))
+    elif args.dashboard:
+        serve(args)
+    else:
+        if args.study:
+            Study.load(args.study, storage=args.storage)
+        summaries = studies(args.storage, args.study)
+        record = {"studies": [asdict(summary) for summary in summaries]}
+        write_answer(args.format, record, lambda width: studies_table(summaries))
     return 0
 
 
@@ -96,7 +87,7 @@ def of_space(store: Store, study_id: int) -> str:
     return f" of space {printable(space)}" if isinstance(space, str) else ""
 
 
-def serve(args: argparse.Namespace) -> int:
+def serve(args: argparse.Namespace) -> None:
     """Serve a database to a browser."""
     token = secrets.token_urlsafe(16)
     application = private(dashboard(storage_url(args.storage)), token, changes=args.allow_changes)
@@ -109,7 +100,6 @@ def serve(args: argparse.Namespace) -> int:
         url = f"http://127.0.0.1:{server.server_port}/?{TOKEN}={token}"
         print(f"{url} ({note}Ctrl-C stops it)", file=sys.stderr, flush=True)
         server.serve_forever()
-    return 0
 
 
 class Quiet(WSGIRequestHandler):

@@ -14,16 +14,24 @@ from dse.tuning.study_candidates import impossible, learned_system, remove, tell
 
 
 def run(args: argparse.Namespace) -> int:
-    """Store a run, or choose the next one."""
+    """Store a run, and print the next ones; or replay measured sweeps."""
     if args.replay:
-        return replayed(args)
+        shares = replay(args.replay, args.runs)
+        write_answer(args.format, shares, lambda width: replay_report(shares, width))
+        return 0
     study = Study.load(args.study, storage=args.storage)
     if args.forget:
         remove(study, args.forget)
         say(f"removed run {args.forget}")
     elif args.tell is not None:
         tell(args, study)
-    return proposed(args, study)
+    tuned = tuning(study, args.parallel)
+    if args.save_system:
+        write_content([learned_system(study, tuned.learned).encode()], "yaml", args.save_system)
+        say(f"wrote {args.save_system}")
+    record = {"study": study.name, **tuned.to_json()}
+    write_answer(args.format, record, lambda width: tuning_report(study, tuned, width, args.storage))
+    return 0
 
 
 def tell(args: argparse.Namespace, study: Study) -> None:
@@ -36,21 +44,3 @@ def tell(args: argparse.Namespace, study: Study) -> None:
     say(f"stored run {told.id} of trial {told.trial}")
     if faults := impossible(study, told):
         say(f"{faults}; a mistake is removed by `dse tune {study_words(study.name, args.storage)} --forget {told.id}`")
-
-
-def proposed(args: argparse.Namespace, study: Study) -> int:
-    """Print the next runs."""
-    tuned = tuning(study, args.parallel)
-    if args.save_system:
-        write_content([learned_system(study, tuned.learned).encode()], "yaml", args.save_system)
-        say(f"wrote {args.save_system}")
-    record = {"study": study.name, **tuned.to_json()}
-    write_answer(args.format, record, lambda width: tuning_report(study, tuned, width, args.storage))
-    return 0
-
-
-def replayed(args: argparse.Namespace) -> int:
-    """Print how soon tuning finds the best layouts of measured sweeps."""
-    record = replay(args.replay, args.runs)
-    write_answer(args.format, record, lambda width: replay_report(record, width))
-    return 0

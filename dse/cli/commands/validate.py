@@ -17,9 +17,11 @@ from dse.validation.table import unread_columns
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare predictions with measurements."""
+    """Compare predictions with measurements; of pairs of runs, the predicted effects with the measured ones."""
     if args.pairs:
-        return show_pairs(args)
+        pairs = compared_pairs(args.pairs)
+        write_answer(args.format, pairs_record(pairs), lambda width: pairs_report(pairs, width))
+        return int(args.strict and any(pair.why_not for pair in pairs))
     if args.kernels:
         record = validate_kernels(args.kernels, system=args.system, library=args.library, rows=args.rows)
         write_answer(args.format, record, lambda width: kernel_tables_report(record, width))
@@ -34,10 +36,3 @@ def run(args: argparse.Namespace) -> int:
         write_file(args.out, validation_page(compared_rows, title).encode())
     write_answer(args.format, validation_record(compared_rows), lambda width: validation_report(compared_rows, width))
     return int(args.strict and not all(one.expressed for one in compared_rows))
-
-
-def show_pairs(args: argparse.Namespace) -> int:
-    """Compare predicted effects with measured ones."""
-    pairs = compared_pairs(args.pairs)
-    write_answer(args.format, pairs_record(pairs), lambda width: pairs_report(pairs, width))
-    return int(args.strict and any(pair.why_not for pair in pairs))

@@ -30,7 +30,12 @@ def pairs_report(pairs: Sequence[ComparedPair], width: int) -> list[RenderableTy
     shown: list[RenderableType] = [Text(f"{counted(len(pairs), 'pair')}, {len(known)} expressed")]
     if known:
         headings = ("pair", "changed", "measured", "predicted", "sign", "within\n5 points")
-        columns = columns_of(headings, [*map(pair_cells, known)], (0, 1), {"changed": 1})
+        rows = [
+            (one.id, one.changed, f"{one.measured:+.1%}", f"{one.predicted:+.1%}",
+             "right" if one.sign_right else "wrong", "yes" if one.close else "no")
+            for one in known
+        ]  # fmt: skip
+        columns = columns_of(headings, rows, (0, 1), {"changed": 1})
         sign, close = record["sign_right"], record["within_5_points"]
         total = (
             f"Sign right in {sign} of {len(known)} ({sign / len(known):.0%}), effect within 5 points in {close} "
@@ -43,12 +48,6 @@ def pairs_report(pairs: Sequence[ComparedPair], width: int) -> list[RenderableTy
         shown += [Text(), Text("Pairs that the model cannot express, by missing input"), Text()]
         shown += [Text(f"  {pair.id}: {pair.why_not}") for pair in lacking]
     return shown
-
-
-def pair_cells(pair: ComparedPair) -> tuple[str, ...]:
-    """Cells of a pair."""
-    verdicts = ("right" if pair.sign_right else "wrong", "yes" if pair.close else "no")
-    return (pair.id, pair.changed, f"{pair.measured:+.1%}", f"{pair.predicted:+.1%}", *verdicts)
 
 
 #: A table: its title, its headings, and its rows of cells.

@@ -102,13 +102,15 @@ def front_data(study: BaseStudy, front: Sequence[Record], plan: Record, launches
     varying = varying_parameters(space, front)
     notes = {places[row]: text for row, text in named.items()}
     lead = [f"Lead {text}" for text in [lead_text(space, best)] if text]
+    changes = "; ".join(study.changes())  # parts of designs are those of the present cost model
+    outdated = f"Numbers are of the cost model that searched, parts of the present one: {changes}."
     return {
         "question": question_text(space, best).replace("\xa0", " "),
         "description": space.description,
         "machine": bool(machine_parameters(space)),
         "exact": exact_texts(study, plan),
         "notes": [
-            *outdated(study),
+            *([outdated] if changes else []),
             *lead,
             *plan.get("notes", ()),
             *(line.plain for line in table_notes(space, records, front, varying)),
@@ -123,12 +125,6 @@ def front_data(study: BaseStudy, front: Sequence[Record], plan: Record, launches
         "paths": [*pages.paths.places],
         "texts": [*pages.lines.places],
     }
-
-
-def outdated(study: BaseStudy) -> list[str]:
-    """A sentence on a study that another cost model evaluated, since the parts of its designs are of this one."""
-    changes = "; ".join(study.changes())
-    return [f"Numbers are of the cost model that searched, parts of the present one: {changes}."] if changes else []
 
 
 def with_run_lines(study: BaseStudy, records: Sequence[Record]) -> list[Record]:

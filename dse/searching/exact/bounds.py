@@ -288,11 +288,6 @@ class Problem:
         names = "system_price", "system_power"
         return {name: (chips * value, np.array(np.inf)) for name, value in zip(names, least, strict=True)}
 
-    @property
-    def fixed_memory(self) -> bool:
-        """True if layouts alone decide the memory that they need."""
-        return all(low is high for low, high in self.of_layouts.values())
-
     @cached_property
     def separate(self) -> bool:
         """True if layouts decide no quantity of the machine."""

@@ -36,7 +36,8 @@ def smallest_capacities(problem: Problem) -> tuple[int, IntArray] | None:
     """
     capacity = f"{problem.pricer.space.system.dram.name}_capacity"
     forests = [number for number, forest in enumerate(problem.forests) if forest.names == (capacity,)]
-    if not forests or not problem.fixed_memory or not only_has_to_be_enough(problem, capacity):
+    fixed = all(low is high for low, high in problem.of_layouts.values())  # layouts decide the memory that they need
+    if not forests or not fixed or not only_has_to_be_enough(problem, capacity):
         return None
     ((column, forest),) = ((number, problem.forests[number]) for number in forests)
     layouts = np.arange(problem.num_layouts)
