@@ -299,9 +299,8 @@ class DesignPoints(Design):
     attention: FloatArray = words(ATTENTION, FUSED)
     cross_entropy: FloatArray = words(CROSS_ENTROPY, of=PRECISION)  #: kernels of the loss, by the memory of logits
     overlap_grad_reduce: FloatArray = switch()
-    overlap_param_gather: FloatArray = switch(
-        1.0, of=STATES
-    )  #: gathered weights hide too, where `overlap_grad_reduce` is on
+    #: Gathered weights hide too, where `overlap_grad_reduce` is on.
+    overlap_param_gather: FloatArray = switch(1.0, of=STATES)
     dispatcher: FloatArray = words(DISPATCHERS, of=EXPERTS)
     imbalance: FloatArray = ratio(1.0, 1.0, of=EXPERTS)  #: tokens of the fullest rank over the mean
     #: Rows of an expert over its mean share of copies, all others dropped; 0: an expert takes all its tokens.

@@ -375,30 +375,23 @@ def at_worse_ends(data: Mapping[str, Any]) -> dict[str, Any]:
 
     Objectives, limits and derived columns read them wherever they read a step's time, rate or utilization.
     """
-    changed = dict(data)
-    for key in ("derived", "constraints"):
-        if isinstance(data.get(key), Mapping):
-            changed[key] = {name: with_names(text, WORSE_END) for name, text in data[key].items()}
-    objectives = data.get("objectives")
-    if isinstance(objectives, Mapping):
-        changed["objectives"] = {
-            direction: with_names(names, WORSE_END)
-            if isinstance(names, str)
-            else [with_names(name, WORSE_END) for name in names]
-            for direction, names in objectives.items()
-        }
-    return changed
+    sections = ("derived", "constraints", "objectives")
+    return {**data, **{key: with_names(data[key], WORSE_END) for key in sections if key in data}}
 
 
-def with_names(text: Any, names: Mapping[str, str]) -> Any:
-    """A formula with other names in place of some.
+def with_names(formulas: Any, names: Mapping[str, str]) -> Any:
+    """A formula, or a list or mapping of formulas, with other names in place of some.
 
-    >>> with_names("step_time < 2 s", EXPECTED)
-    'step_time_expected < 2 s'
+    >>> with_names("step_time < 2 s", EXPECTED), with_names({"minimize": ["mfu"]}, EXPECTED)
+    ('step_time_expected < 2 s', {'minimize': ['mfu_expected']})
     """
-    if not isinstance(text, str) or not names:
-        return text
-    return re.sub(rf"\b({'|'.join(names)})\b", lambda match: names[match[1]], text)
+    if isinstance(formulas, Mapping):
+        return {key: with_names(formula, names) for key, formula in formulas.items()}
+    if isinstance(formulas, list):
+        return [with_names(formula, names) for formula in formulas]
+    if not isinstance(formulas, str) or not names:
+        return formulas
+    return re.sub(rf"\b({'|'.join(names)})\b", lambda match: names[match[1]], formulas)
 
 
 #: Verdicts on the memory of a design.

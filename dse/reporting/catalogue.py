@@ -26,6 +26,8 @@ from dse.spaces.space import Space
 
 #: Fact -> its SI unit, for those that are physical.
 UNITS: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["units"]
+#: Fact of a model -> the field with it.
+DIMENSIONS: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["dimensions"]
 
 #: Facts that a table leaves out, or says below it in words.
 BELOW: Final = ("objectives", "description", "title", "flops_per_token_full", "active_parameters_without_input_table")
@@ -64,30 +66,17 @@ def fact_text(fact: str, value: Any) -> str:
 def model_facts(model: AnyModel) -> dict[str, Any]:
     """Figures of a model; one without attention has no heads, and every parameter of it is active."""
     facts: dict[str, Any] = {"name": model.name, "parameters": model.num_parameters}
+    facts["active_parameters"] = getattr(model, "active_parameters", model.num_parameters)
+    facts |= {fact: getattr(model, field) for fact, field in DIMENSIONS.items() if hasattr(model, field)}
     if isinstance(model, ModelShape):
         without = model.active_parameters - model.hidden_size * (0.0 if model.tied_embeddings else model.vocab_size)
         facts |= {
-            "active_parameters": model.active_parameters,
-            "layers": model.num_layers,
-            "hidden_size": model.hidden_size,
-            "heads": model.num_attention_heads,
-            "query_groups": model.num_query_groups,
-            "experts": model.num_experts,
-            "seq_len": model.seq_len,
-            "vocab_size": model.vocab_size,
             "flops_per_token": 3 * model.forward_flops(causal=True),
             "flops_per_token_full": 3 * model.forward_flops(causal=False),
             "active_parameters_without_input_table": without,
         }
     else:
-        facts |= {
-            "active_parameters": model.num_parameters,
-            "layers": model.num_layers,
-            "hidden_size": model.hidden_size,
-            "seq_len": model.seq_len,
-            "vocab_size": model.vocab_size,
-            "flops_per_token": 3 * model.forward_flops_per_sequence / model.seq_len,
-        }
+        facts["flops_per_token"] = 3 * model.forward_flops_per_sequence / model.seq_len
     return {**facts, "title": model.title or model.name}
 
 

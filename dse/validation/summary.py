@@ -71,10 +71,7 @@ def row_record(one: ComparedRow) -> dict[str, Any]:
     """A row with its prediction; nan and None where there is none."""
     return {
         "id": one.row.id,
-        "predicted_s": one.predicted_s,
-        "measured_s": one.measured_s,
-        "low_s": one.low_s,
-        "high_s": one.high_s,
+        **{name: getattr(one, name) for name in ("predicted_s", "measured_s", "low_s", "high_s")},
         "evidence": one.evidence or None,
         "assumed": dict(one.assumed),
         "why_not": one.why_not or None,

@@ -33,8 +33,8 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 67_347),
-    ("costmodel dse", "dse.adapters", 45_703),
+    ("costmodel dse", "", 67_329),
+    ("costmodel dse", "dse.adapters", 45_685),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_739),
     ("dse.searching dse.storage", "", 6_786),
     ("dse.adapters", "", 21_645),
