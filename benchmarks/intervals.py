@@ -1,7 +1,7 @@
 """Intervals of predicted steps: `python benchmarks/intervals.py [MEASUREMENTS.csv ...] [-o FILE]`.
 
 Evaluates every measured step, sorts the ratios of measured to predicted times by class, and writes the 90 %
-interval of each class: the table of `dse.predictions.intervals`. Then it prints the share of rows that lie in
+interval of each class: the table of `dse.predictions`. Then it prints the share of rows that lie in
 intervals made without them: without a tenth of the rows, or without all rows of a source, a machine, a release.
 It also counts the kinds of the runs that ship; without files, it only counts these and keeps the intervals.
 
@@ -27,7 +27,7 @@ from scipy.stats import t as student
 
 from costmodel import DesignPoints
 from dse import predictions
-from dse.predictions.intervals import (
+from dse.predictions import (
     SCALES,
     MeasuredChip,
     kind_codes,
@@ -49,7 +49,7 @@ OUTSIDE = 0.05
 USUAL_GROUPS = 4.0
 USUAL_ROWS = 4.0
 #: The table that ships.
-TABLE = Path(predictions.__file__).with_name("residuals.yaml")
+TABLE = Path(predictions.__file__).with_suffix(".yaml")
 #: Parts of the rows, each left out once.
 FOLDS = 10
 

@@ -2,7 +2,8 @@
 
 Rooms in the order in which they are read; those on one line do not import each other:
 
-    registry, predictions, fronts
+    arguments, registry
+    predictions, fronts
     spaces, validation
     pricing, storage, calibration
     searching
@@ -21,5 +22,11 @@ __all__: list[str]
 
 def __getattr__(name: str) -> object:
     from costmodel.stubs import attribute
+    from dse.arguments import checked
 
-    return attribute(__name__, name)
+    value = attribute(__name__, name)
+    if name.islower() and callable(value):  # a function: only this door checks its arguments
+        value = checked(value)
+        value.__module__ = __name__
+        globals()[name] = value
+    return value

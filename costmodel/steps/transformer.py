@@ -165,13 +165,7 @@ def _chunk(run: TransformerRun) -> Breakdown:
         "reserved_memory": reserved_memory(run, ranks, memory.total),
     }
     with np.errstate(all="ignore"):  # rates of no time
-        return assemble_breakdown(
-            parts,
-            run.system,
-            world_size=run.design.world_size,
-            tokens=run.design.global_batch_size * run.model.seq_len,
-            model_flops=model_flops(run),
-        )
+        return breakdown_of(run, parts)
 
 
 def step(
@@ -289,17 +283,18 @@ def pass_costs(run: TransformerRun, ranks: RankRun) -> MicroBatch:
 
 def cost_of_passes(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> Breakdown:
     """Costs of a chunk of designs of one kind of pipeline; `costs` are those of their micro-batches. [s], [J]"""
-    breakdown = assemble_breakdown(
-        step_parts(run, ranks, costs)[0],
-        run.system,
-        world_size=run.design.world_size,
-        tokens=run.design.global_batch_size * run.model.seq_len,
-        model_flops=model_flops(run),
-    )
+    breakdown = breakdown_of(run, step_parts(run, ranks, costs)[0])
     if not (some_narrow(run) or ranks.design.tiles):
         return breakdown
     known = is_possible(ranks)
     return breakdown.map(lambda values: np.where(known, values, np.nan))
+
+
+def breakdown_of(run: TransformerRun, parts: Mapping[str, FloatArray]) -> Breakdown:
+    """The breakdown of a run from parts of its time, memory and energy."""
+    tokens = run.design.global_batch_size * run.model.seq_len
+    sizes = {"world_size": run.design.world_size, "tokens": tokens, "model_flops": model_flops(run)}
+    return assemble_breakdown(parts, run.system, **sizes)
 
 
 def model_flops(run: TransformerRun) -> FloatArray:

@@ -14,7 +14,6 @@ from costmodel.errors import DseError, ParameterError
 from costmodel.formats import shipped
 from costmodel.formats.input_files import content
 from costmodel.rules.registry import profile_named
-from dse.api import checked
 from dse.registry import HEAD, FileKind, WorkloadKind, file_kinds, load, recognized, workload_kinds
 
 #: The kind of a search space.
@@ -113,7 +112,6 @@ def _evaluated_by(kind: FileKind | None, path: Path, profile: str | None) -> Wor
     return kind
 
 
-@checked
 def cost(
     file: str | Path, *, profile: str | None = None, note: Callable[[str], None] = lambda text: None,
     system: str | None = None, barriers: Literal["barrier", "element"] | None = None, large: bool | None = None,

@@ -15,7 +15,7 @@ from costmodel.columns import short_repr
 from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.quantity import count_value, readable
 from costmodel.rules.registry import NATIVE
-from dse.api import Columns, checked
+from dse.arguments import Columns
 from dse.output import EVALUATION_KEYS, Record, design_text
 from dse.pricing.evaluated import FittedDesign, rules_for
 from dse.pricing.evaluation import evaluated_design, reasons
@@ -38,7 +38,6 @@ AnySpace = Space | str | Path
 Pins = Mapping[str, Any] | None
 
 
-@checked
 def chosen_space(
     space: AnySpace, *, set: Pins = None, layout: str | None = None, objective: Sequence[str] = (),
     tokens: float | str | None = None,
@@ -86,7 +85,6 @@ def counted_tokens(tokens: float | str) -> float:
         raise ParameterError(f"{{tokens}}: {error}") from None
 
 
-@checked
 def evaluate_design(
     space: AnySpace, set: Pins = None, *, best: bool = False, profile: str | None = None,
     layout: str | None = None, objective: Sequence[str] = (), tokens: float | str | None = None,
@@ -121,7 +119,6 @@ def evaluate_design(
     return evaluated_design(space, params, rules=rules) | {"given": given}
 
 
-@checked
 def sweep(
     space: AnySpace, values: Columns, *, profile: str | None = None,
     jobs: Jobs = 1, set: Pins = None, layout: str | None = None, objective: Sequence[str] = (),
@@ -165,7 +162,6 @@ def values_of(space: Space, name: str, text: str) -> list[Any]:
     return [parameter.value(code) for code in options.tolist()]
 
 
-@checked
 def evaluate_designs(
     space: AnySpace, designs: Columns | pd.DataFrame, *, profile: str | None = None,
     jobs: Jobs = 1, set: Pins = None, layout: str | None = None, objective: Sequence[str] = (),
@@ -190,7 +186,6 @@ def evaluate_designs(
     return evaluated_designs(space, table, rows, profile=profile or NATIVE, jobs=jobs)
 
 
-@checked
 def explain(
     space: AnySpace, set: Pins = None, *, profile: str | None = None, layout: str | None = None,
     objective: Sequence[str] = (), tokens: float | str | None = None,
@@ -218,7 +213,6 @@ def with_number(explanation: Explanation) -> Explanation:
     return explanation
 
 
-@checked
 def sensitivity(
     space: AnySpace, set: Pins = None, *, profile: str | None = None, layout: str | None = None,
     objective: Sequence[str] = (), tokens: float | str | None = None,
@@ -270,7 +264,6 @@ class NearestFit(FittedDesign):
         return f"Changed: {changes}, since {why}.{seen}"
 
 
-@checked
 def fit(
     space: AnySpace, set: Pins = None, *, layout: str | None = None, profile: str | None = None,
     objective: Sequence[str] = (), tokens: float | str | None = None,
@@ -316,7 +309,6 @@ def fit(
     return NearestFit(feasible.params, feasible.changed, feasible.broken, feasible.exhaustive, space, named, costs)
 
 
-@checked
 def exact_front(
     space: AnySpace, *, method: Method = "auto", profile: str | None = None, jobs: Jobs = 1,
     set: Pins = None, layout: str | None = None, objective: Sequence[str] = (),
@@ -344,7 +336,6 @@ def exact_front(
     return exact.exact_front(space, rules=rules, workers=workers_of(jobs), method=method, checkpoint=file)
 
 
-@checked
 def columns(space: AnySpace, word: str = "") -> pd.DataFrame:
     """Every name that formulas, options and tables of a space may use: group, name, unit, value, meaning.
 

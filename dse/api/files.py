@@ -10,7 +10,7 @@ import pandas as pd
 from costmodel.errors import ParameterError
 from costmodel.formats.model_file import ImportedModel
 from costmodel.formats.system_file import load_system
-from dse.api import Paths, checked
+from dse.arguments import Paths
 from dse.calibration.calibration import Calibration, calibrated
 from dse.registry import adapters, load, measurement_reader, model_importer
 from dse.reporting.catalogue import LISTS
@@ -19,7 +19,6 @@ from dse.validation.comparison import ComparedRow, compared
 from dse.validation.table import SHIPPED, read_table
 
 
-@checked
 def validate(file: str | Path | None = None, *, system: str | None = None) -> list[ComparedRow]:
     """Predictions for measured rows, a record for each: `dse.validation.summary` counts their errors.
 
@@ -36,7 +35,6 @@ def validate(file: str | Path | None = None, *, system: str | None = None) -> li
     return compared(rows, system)
 
 
-@checked
 def validate_kernels(
     folder: str | Path, *, system: str | None = None, library: str = "", rows: int = 2000
 ) -> dict[str, Any]:
@@ -52,7 +50,6 @@ def validate_kernels(
     return errors
 
 
-@checked
 def calibrate(
     file: str | Path | None = None, *, system: str, framework: str | None = None,
     nccl_tests: Paths = (), tables: str | Path | None = None, library: str = "trtllm",
@@ -85,7 +82,6 @@ def calibrate(
     return calibrated(rows, system, framework=framework, table=table)
 
 
-@checked
 def catalogue(kind: str) -> pd.DataFrame:
     """Everything built in of a kind, one row each: "spaces", "models", "systems" or "frameworks"."""
     if kind not in LISTS:
@@ -93,7 +89,6 @@ def catalogue(kind: str) -> pd.DataFrame:
     return pd.DataFrame(LISTS[kind]())
 
 
-@checked
 def import_model(path: str | Path, *, name: str = "", seq_len: float | None = None) -> ImportedModel:
     """The model that the configuration of another program describes.
 
@@ -114,7 +109,6 @@ def import_model(path: str | Path, *, name: str = "", seq_len: float | None = No
     return model
 
 
-@checked
 def compare_systems(one: str, other: str) -> pd.DataFrame:
     """Quantities in which two machines differ: quantity, unit, both values, and their ratio.
 

@@ -18,7 +18,6 @@ from costmodel.formats.framework_file import load_framework
 from costmodel.formats.quantity import readable
 from costmodel.formats.system_file import load_system
 from costmodel.machine import System
-from dse.api import checked
 from dse.api.design_files import kind_of_design, title_of
 from dse.api.designs import Pins
 from dse.launches.launch import COUNTED, MOST_OF_A_HOST, Launch, launch_space, model_data, read_launch
@@ -31,7 +30,6 @@ from dse.spaces.sections.frameworks import software_of_others
 from dse.spaces.space import Space
 
 
-@checked
 def launch_design(
     file: str | Path, *, system: str | Path, form: str = "", gpus: int | None = None, framework: str = "",
     set: Pins = None, note: Callable[[str], None] = lambda text: None,
@@ -173,7 +171,6 @@ class LaunchPair:
         return {"designs": both, "step_time_change": self.change, "parts": parts}
 
 
-@checked
 def compare_launches(
     one: str | Path, other: str | Path, *, system: str | Path, gpus: int | None = None, framework: str = "",
     note: Callable[[str], None] = lambda text: None,

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from costmodel.columns import short_repr
 from costmodel.errors import ArgumentText, ParameterError, suggestion
@@ -21,7 +21,6 @@ from costmodel.formats.input_files import data_beside
 from costmodel.formats.quantity import readable
 from costmodel.rules.registry import NATIVE
 from costmodel.training.design import DesignPoints
-from dse.api import checked
 from dse.api.design_files import launch_form
 from dse.api.designs import AnySpace, Pins, chosen_space, counted_tokens
 from dse.api.study import Study
@@ -48,13 +47,12 @@ REMEDIES: Final = data_beside(__file__, "remedies.yaml")["remedies"]
 MULTIPLES: Final = (2, 4, 8, 16, 32, 64, 128)
 
 
-@checked
 def search(
     space: AnySpace, *, budget: int = 500, study: str | None = None, storage: str | None = None,
     sampler: str | None = None, seed: int | None = None, start: Sequence[str] = (),
     warm_start: str | None = None, robust: bool = False, focus: str | None = None,
-    profile: str | None = None, jobs: Jobs = 1, progress: Shown = None, set: Pins = None,
-    layout: str | None = None, objective: Sequence[str] = (), tokens: float | str | None = None,
+    profile: str | None = None, jobs: Jobs = 1, progress: Callable[[Progress], None] | bool | None = None,
+    set: Pins = None, layout: str | None = None, objective: Sequence[str] = (), tokens: float | str | None = None,
 ) -> Study:  # fmt: skip
     """Search a space: run its study, or continue it, until it holds `budget` finished trials in all.
 
@@ -162,7 +160,6 @@ class PlannedStudy:
         return f"All {legal:,} legal layouts were evaluated; {legal - infeasible:,} fit."
 
 
-@checked
 def plan(
     model: str | Path, *, gpus: int, system: str | Path, tokens: float | str | None = None,
     objective: Sequence[str] = (), budget: int = 500, study: str | None = None,
@@ -428,11 +425,11 @@ class PlanTable:
         return self.rows[min(costs, key=lambda at: costs[at])] if costs else None
 
 
-def compare_plans(
-    plans: Mapping[tuple[str, int], PlannedStudy | NothingFits],
-    *,
-    gpu_hour_price: float | Mapping[str, float] | None = None,
-) -> PlanTable:
+#: Plans by system and number of GPUs.
+Plans: TypeAlias = Mapping[tuple[str, int], PlannedStudy | NothingFits]
+
+
+def compare_plans(plans: Plans, *, gpu_hour_price: float | Mapping[str, float] | None = None) -> PlanTable:
     """Plans of one model side by side, with the cheapest and the fastest.
 
     Parameters

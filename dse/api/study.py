@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dse.api import checked
+from dse.arguments import checked_methods
 from dse.pricing.workers import Jobs, workers_of
 from dse.searching.study import BaseStudy
 from dse.storage.optuna_store import Store, delete_study
@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # each takes long to import, and a search takes none
 SHOWN, SAMPLE = 5, 100
 
 
+@checked_methods
 class Study(BaseStudy):
     """A study in a database. `create`, `load` or `open` one; `run` it; read `trials` and `pareto_front`.
 
@@ -61,7 +62,6 @@ class Study(BaseStudy):
         shown = front[[name for name in dict.fromkeys(names) if name in front]]
         return f"<p>{escape(repr(self))}</p>{shown.to_html(index=False)}"
 
-    @checked
     def explain(
         self, trial: int | None = None, *, objective: Sequence[str] = (), profile: str | None = None
     ) -> Explanation:
@@ -85,7 +85,6 @@ class Study(BaseStudy):
         space = self.space.with_objectives(objective) if objective else self.space
         return with_number(explain(space, params, profile=profile or self.profile, trial=number))
 
-    @checked
     def sensitivity(self, trial: int | None = None) -> Sensitivity:
         """Change of the step time with each parameter and quantity of a design; arguments as for `explain`."""
         from dse.explaining.neighbours import sensitivity
@@ -101,14 +100,12 @@ class Study(BaseStudy):
             self._importance = table, importance(self.space, table, self.profile)
         return self._importance[1]
 
-    @checked
     def fit(self, set: Pins) -> NearestFit:
         """The design of its space within all limits that is nearest to some values: `dse.fit`."""
         from dse.api.designs import fit
 
         return fit(self.space, set, profile=self.profile)
 
-    @checked
     def export(
         self,
         trial: int | None = None,
@@ -146,7 +143,6 @@ class Study(BaseStudy):
             write_artefact(Path(path), file)
         return file
 
-    @checked
     def compare(
         self, other: BaseStudy | None = None, *, profile: str | None = None, system: str | None = None
     ) -> StudyPair | Comparison:
@@ -160,7 +156,6 @@ class Study(BaseStudy):
             return study_pair(self, other)
         return comparison(self, profile, system)
 
-    @checked
     def report(self, path: str | Path | None = None) -> Path:
         """Write a page, or a picture of the front if the path ends in .svg, .png or .pdf; returns the path.
 
@@ -183,7 +178,6 @@ class Study(BaseStudy):
         write_file(path, content)
         return path
 
-    @checked
     def check(self, *, most: int | None = SAMPLE, jobs: Jobs = 1) -> pd.DataFrame:
         """Stored figures that differ from those of the present cost model: trial, column, stored, model, unit.
 
@@ -199,7 +193,6 @@ class Study(BaseStudy):
         rows = [asdict(figure) for _, mismatches in self.differing(jobs, most=most) for figure in mismatches]
         return pd.DataFrame(rows, columns=["trial", "column", "stored", "model", "unit"])
 
-    @checked
     def certify(self, *, method: Method = "auto", jobs: Jobs = 1) -> Certificate:
         """Compare the study with the exact front of its space, as `dse enumerate --certify` does.
 
@@ -209,7 +202,6 @@ class Study(BaseStudy):
 
         return certified(self, workers_of(jobs), method=method)
 
-    @checked
     def bound(self, *, evaluations: float = 1e6, jobs: Jobs = 1) -> StudyBound:
         """A bound that no legal design can beat, from at most some number of evaluations. [-]"""
         from dse.searching.exact.certificate import study_bound
@@ -221,7 +213,6 @@ class Study(BaseStudy):
         with Store(self.storage, "write") as store:
             return delete_study(store, store.study_id(self.name))
 
-    @checked
     def ask(self, parallel: int = 1) -> tuple[Proposal, ...]:
         """Trials to run next on the real cluster; empty once 2 % more speed is unlikely.
 
@@ -232,7 +223,6 @@ class Study(BaseStudy):
 
         return tuning(self, parallel).proposals
 
-    @checked
     def tell(
         self,
         trial: int,

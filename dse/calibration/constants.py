@@ -20,7 +20,7 @@ from costmodel.formats.input_files import data_beside
 from costmodel.formats.quantity import si_value
 from costmodel.formats.system_file import quantity_place, with_constants, written
 from costmodel.machine import Range
-from dse.predictions.intervals import FABRIC_SPREAD, NINETY
+from dse.predictions import FABRIC_SPREAD, NINETY
 
 #: Kinds of rows in the order in which they are fitted: constants of one kind are fixed for the next.
 KERNELS, COLLECTIVES, STEPS = STAGES = ("kernels", "collectives", "steps")

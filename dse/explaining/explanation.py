@@ -323,6 +323,8 @@ class Explanation:
 
     def work(self, kind: str) -> pd.DataFrame | str:
         """A table of `WORK_TABLES`, or the reason why there is none."""
+        if kind not in WORK_TABLES:
+            raise DseError(f"{kind!r}: no table of work; expected one of {', '.join(WORK_TABLES)}")
         try:
             table: pd.DataFrame = getattr(self, kind)
         except DseError as error:

@@ -21,6 +21,7 @@ import numpy as np
 from costmodel.columns import grouped, short_repr
 from costmodel.errors import DseError, ParameterError
 from costmodel.formats.input_files import data_beside
+from dse.arguments import Paths
 from dse.explaining.explanation import Explanation
 from dse.pricing.evaluation import evaluated_design
 from dse.registry import measurement_reader
@@ -91,8 +92,6 @@ def measured_gap(
             raise ParameterError(f"{{measured_mfu}} {measured_mfu:g}: MFU is a share: {hint}")
         measured_step_time = explanation.step_time * explanation.record["breakdown"]["mfu"] / measured_mfu
     assert measured_step_time is not None
-    if not measured_step_time > 0:
-        raise ParameterError(f"{{measured_step_time}} {measured_step_time:g}: expected seconds above 0")
     predicted = explanation.step_time
     causes = [cause for cause in _causes(explanation, measured_step_time - predicted) if cause.share > 0]
     causes.sort(key=lambda cause: -min(cause.share, 1 / cause.share))  # those that come closest to the gap
@@ -202,7 +201,7 @@ class TraceGap:
         }
 
 
-def trace_gap(explanation: Explanation, traces: Sequence[str | Path]) -> TraceGap:
+def trace_gap(explanation: Explanation, traces: Paths) -> TraceGap:
     """Hold traces of the PyTorch profiler against the prediction: where a run loses time.
 
     Raises `DseError` if a file cannot be read, or is no such trace with kernels of a GPU and steps.
@@ -214,6 +213,8 @@ def trace_gap(explanation: Explanation, traces: Sequence[str | Path]) -> TraceGa
     traces : sequence of str or Path
         Files of one rank each; the first is held against the prediction, all of them against each other.
     """
+    if not traces:
+        raise ParameterError("{traces}: expected at least one file")
     read = tuple(map(measurement_reader("trace"), map(Path, traces)))
     first, breakdown, kernels = read[0], explanation.record["breakdown"], explanation.kernels
     parts = [

@@ -20,7 +20,7 @@ from costmodel.rules.rules import TRAINING, WorkloadRules
 from costmodel.steps.breakdown import Breakdown, ResultTable
 from costmodel.training.blocks import ASSIGNMENTS
 from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
-from dse.predictions.intervals import EVIDENCE, Interval, ends, interval, kind_codes, unmeasured_features, widest
+from dse.predictions import EVIDENCE, Interval, ends, interval, kind_codes, unmeasured_features, widest
 from dse.spaces.sections.parameters import keyed
 from dse.spaces.sections.training_run import UNITS, has_run
 from dse.spaces.space import Batch, Params, Space
@@ -137,7 +137,7 @@ class FittedDesign:
 def interval_columns(
     space: Space, known: Mapping[str, Any], breakdown: ResultTable, profile: str
 ) -> dict[str, FloatArray]:
-    """Ends of the intervals of a batch of designs as columns for formulas: `dse.predictions.intervals.ends`.
+    """Ends of the intervals of a batch of designs as columns for formulas: `dse.predictions.ends`.
 
     Raises `DseError` if there are none: measured errors are of training under the native cost model.
     """

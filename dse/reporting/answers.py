@@ -26,7 +26,7 @@ from costmodel.training.design_table import shown as shown_column
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS
 from dse.output import EXPECTED_TIME, STEP_TIME, Record, counted, percent, percent_more, ranked_rate, ranked_time
-from dse.predictions.intervals import EVIDENCE, EXTRAPOLATED, TIGHT
+from dse.predictions import EVIDENCE, EXTRAPOLATED, TIGHT
 from dse.pricing.evaluated import unmeasured
 from dse.reporting.binding import memory_capacity, memory_verdict
 from dse.reporting.design_table import PEAK_MEMORY, PER_GPU, interval_text, machine_parameters, pair_text, run_text

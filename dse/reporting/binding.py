@@ -18,7 +18,7 @@ from costmodel.formats.quantity import readable
 from costmodel.rules.rules import TRAINING
 from costmodel.steps.breakdown import PARTS, with_unit_suffix
 from dse.output import EXPECTED_TIME, Record, bar, part_name, percent
-from dse.predictions.intervals import TIGHT, peak_spread
+from dse.predictions import TIGHT, peak_spread
 from dse.spaces.space import Space
 
 #: Length of the bar of the largest part. [characters]

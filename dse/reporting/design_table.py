@@ -24,7 +24,7 @@ from costmodel.formats.quantity import readable, readable_count
 from costmodel.steps.breakdown import with_unit_suffix
 from costmodel.training.design import kernel_of_tile, tile_columns
 from dse.output import Record, design_text, percent, ranked_rate
-from dse.predictions.intervals import TIGHT, peak_spread
+from dse.predictions import TIGHT, peak_spread
 from dse.reporting.binding import memory_verdict
 from dse.spaces.sections.named_parts import SYSTEM
 from dse.spaces.sections.parameters import Parameter

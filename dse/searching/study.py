@@ -21,6 +21,7 @@ from optuna.trial import FrozenTrial, TrialState
 from costmodel.columns import IntArray
 from costmodel.errors import DseError, ParameterError
 from costmodel.rules.registry import NATIVE
+from dse.arguments import Layouts, checked_methods
 from dse.fronts import Box, thinned
 from dse.pricing.evaluated import rules_for
 from dse.pricing.workers import Jobs
@@ -55,6 +56,7 @@ class OtherStudy(DseError):
     """A study of that name searches another space, or its trials were evaluated by another cost model."""
 
 
+@checked_methods
 class BaseStudy:
     """A stored study and the search that adds to it; nothing is kept open between calls."""
 
@@ -197,7 +199,7 @@ class BaseStudy:
             finished = store.counts(self._stored.study_id)[TrialState.COMPLETE]
             return int(finished - len(store.columns(self._stored, attribute=BREAKDOWN).ids))
 
-    def steer(self, focus: str | None, starts: Mapping[str, Params]) -> None:
+    def steer(self, focus: str | None, starts: Layouts) -> None:
         """Change the focus of its next batches, for this run and those that resume it.
 
         `focus` is a condition, such as ``step_time < 15 s``; "" lifts it. `starts` are (partial) designs to evaluate
@@ -280,8 +282,6 @@ class BaseStudy:
             ``study.stop()`` there ends the run, as in `optuna.Study.optimize`.
         """
         budget = self.budget if budget is None else budget
-        if budget < 1:
-            raise DseError(f"study {self.name!r}: budget {budget}: expected at least 1")
         self.refuse_changes()
         with Store(self.storage, "write") as store, reporting(self.space, progress) as update:
             if budget != self.attributes.get(study_attributes.BUDGET):

@@ -22,7 +22,7 @@ from costmodel.rules.registry import all_columns, design_columns
 from costmodel.rules.rules import Workload
 from costmodel.training.design import DesignPoints
 from costmodel.training.design_table import Domain, shown
-from dse.predictions.intervals import INTERVAL_KEYS, INTERVAL_UNITS
+from dse.predictions import INTERVAL_KEYS, INTERVAL_UNITS
 from dse.spaces.formulas.expressions import OWN, Expression, Name, UnitFunction
 from dse.spaces.formulas.names import Derived, Names, impossible, is_count
 from dse.spaces.sections import training_run as runs

@@ -394,8 +394,8 @@ def options_of(parameter: Parameter) -> FloatArray:
 
 def _place(parameter: Parameter, value: Value) -> int:
     """Place of the option nearest to a value."""
-    code = parameter.places.get(value)
-    return int(np.argmin(np.abs(options_of(parameter) - parameter.code(value)))) if code is None else code
+    code = parameter.code(value)
+    return parameter.places.get(value, int(np.argmin(np.abs(options_of(parameter) - code))))
 
 
 def within(parameter: Parameter, value: float) -> float:

@@ -14,7 +14,7 @@ from costmodel.formats.input_files import data_beside
 from costmodel.formats.quantity import readable, unit_name
 from costmodel.rules.registry import all_columns, design_columns
 from costmodel.training.design_table import Domain
-from dse.predictions.intervals import INTERVAL_UNITS
+from dse.predictions import INTERVAL_UNITS
 from dse.spaces.sections.parameters import keyed
 from dse.spaces.space import Space
 

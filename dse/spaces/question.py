@@ -30,7 +30,7 @@ from costmodel.training.design import DesignPoints
 from costmodel.training.dimensions import BALANCING
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS
-from dse.predictions.intervals import peak_spread
+from dse.predictions import peak_spread
 from dse.registry import model_importer
 from dse.spaces.sections.frameworks import refused_model, software_of_others
 from dse.spaces.sections.training_run import BY_EXPECTED, RENTAL

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,8 @@ from costmodel.rules.rules import TRAINING
 from costmodel.training.blocks import ASSIGNMENTS
 from costmodel.training.design import DesignPoints, splits_kernels
 from costmodel.training.design_table import shown
-from dse.predictions.intervals import at_worse_ends
+from dse.arguments import Columns, Layouts, checked_methods
+from dse.predictions import at_worse_ends
 from dse.spaces.definition import Definition, read_definition
 from dse.spaces.formulas.names import MODEL_SETTINGS
 from dse.spaces.legal import LegalDesigns, simplest
@@ -61,6 +62,7 @@ def decisive(record: Any, values: Mapping[str, Any], kind: str) -> dict[str, Any
     return {n: value for n, value in values.items() if n not in defaults or value == value != defaults[n]}
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Space(Definition):
     """A search space, and the ways between its designs and the columns that are evaluated.
@@ -219,7 +221,7 @@ class Space(Definition):
 
     def encode(self, designs: Sequence[Mapping[str, Value]]) -> Batch:
         """Columns of a list of designs."""
-        return {p.name: np.array([p.code(design[p.name]) for design in designs]) for p in self.parameters}
+        return {p.name: np.array([p.code(design.get(p.name, "none")) for design in designs]) for p in self.parameters}
 
     def decode(self, columns: Mapping[str, FloatArray]) -> list[Params]:
         """Designs of a batch, one mapping each."""
@@ -289,7 +291,7 @@ class Space(Definition):
                 named[alias.column] = shown(value, DesignPoints.declared()[alias.column])
         return named
 
-    def opened(self, values: Mapping[str, Sequence[Any]]) -> Self:
+    def opened(self, values: Columns) -> Self:
         """The space with other values of some names, which come first among its parameters.
 
         Names are those that can be pinned; values need not be options here. Of more than `MOST_OPTIONS`
@@ -297,8 +299,10 @@ class Space(Definition):
 
         Raises `DseError` if a name cannot be a parameter, or have such a value.
         """
-        for name in values:
+        for name, listed in values.items():
             self.check_settable(name)
+            if not listed:
+                raise DseError(f"{name}: expected at least one value")
         swept = {name: self._options(name, listed) for name, listed in values.items()}
         others = {
             name: written_options for name, written_options in self.data["parameters"].items() if name not in swept
@@ -375,7 +379,7 @@ class Space(Definition):
                 return f"{message}; {name} can be {options}{' beside the others' if others else ''}"
         return message
 
-    def with_layouts(self, layouts: Mapping[str, Mapping[str, Any]]) -> Self:
+    def with_layouts(self, layouts: Layouts) -> Self:
         """The space with more layouts to start from, after those that it has.
 
         Raises `DseError` if no legal design has the values of one of them, with the possible values.
@@ -447,9 +451,9 @@ class Space(Definition):
             raise ParameterError(f"{{focus}} {condition!r}: no legal design of space {self.name} meets it")
         return space
 
-    def with_objectives(self, objectives: Iterable[str]) -> Self:
+    def with_objectives(self, objectives: Sequence[str]) -> Self:
         """The space with other objectives: ``"step_time"``, ``"maximize:tokens_per_second"``.
 
         Raises `DseError` if a name is not a column.
         """
-        return self._changed({**self.data, "objectives": directed(list(objectives))})
+        return self._changed({**self.data, "objectives": directed([*objectives])})

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import parse_qs, quote
 
-from costmodel.errors import DseError, ParameterError, masked
+from costmodel.errors import DseError, masked
 from costmodel.formats.input_files import data_beside
 from costmodel.installation import installation
 from dse.storage.atomic_files import PART_BEGINNING, PART_ENDING, sync_folder, write_beside
@@ -69,8 +69,6 @@ FAILURES: Final[tuple[tuple[list[str], str], ...]] = tuple(
 
 def storage_url(url: str | None = None) -> str:
     """The storage that a command uses: the given URL, else ``$DSE_STORAGE``, else `DEFAULT_URL`."""
-    if not isinstance(url, str | None):
-        raise ParameterError(f"storage: expected a URL, such as {DEFAULT_URL!r}, not {url!r}")
     return url or os.environ.get("DSE_STORAGE") or DEFAULT_URL
 
 

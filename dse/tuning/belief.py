@@ -33,7 +33,7 @@ from costmodel.training.design import DesignPoints
 from costmodel.training.run import TransformerRun
 from dse.calibration.constants import Constant, candidates
 from dse.calibration.posterior import NOISE, conditioned, pooled_noise
-from dse.predictions.intervals import NINETY
+from dse.predictions import NINETY
 
 #: Machines that are drawn; their order is fixed. [-]
 MACHINES: Final = 128

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from costmodel import DseError
 from costmodel.columns import short_repr
-from dse.predictions.intervals import DOES_NOT_FIT, EVIDENCE, TIGHT, Interval, interval, peak_spread
+from dse.predictions import DOES_NOT_FIT, EVIDENCE, TIGHT, Interval, interval, peak_spread
 from dse.validation.expressed import Expressed, breakdowns, system_named
 from dse.validation.kernels import kernel_times, measured_kernel_time
 from dse.validation.memory import counted_memory, is_peak, measured_memory, usable_memory

@@ -19,6 +19,7 @@ from dse.output import ROWS_SHOWN, Report, percent, percent_more, ranked_rate, r
 from dse.reporting.answers import Line, joined, layout_text, memory_text, numbers_text, question_text, wrapped
 from dse.reporting.design_table import PER_GPU, Column, columns_of, drawn, fitted_table, interval_text, thousands
 from dse.reporting.designs.changes_report import change_text, relative
+from dse.spaces.sections.frameworks import shown
 
 
 def pair_report(pair: Any, exceeded: Sequence[str], width: int) -> Report:
@@ -52,19 +53,12 @@ def flags_text(part: Any) -> str:
     lines = []
     for name, (old, new) in part.flags.items():
         switch = isinstance(new if old is None else old, bool)
-        value = "" if switch else f" {_shown(old if new is None else new)}"
+        value = "" if switch else f" {shown(old if new is None else new)}"
         if old is None or new is None or switch:
             lines.append(f"{'without' if new is None or new is False else 'with'} {name}{value}")
         else:
-            lines.append(f"{name} {_shown(old)} to {_shown(new)}")
-    return "\n".join(lines) or ", ".join(
-        f"{n} {_shown(old)} to {_shown(new)}" for n, (old, new) in part.changes.items()
-    )
-
-
-def _shown(value: Any) -> str:
-    """A value as options write it."""
-    return str(value).lower() if isinstance(value, bool) else str(value) or "none"
+            lines.append(f"{name} {shown(old)} to {shown(new)}")
+    return "\n".join(lines) or ", ".join(f"{n} {shown(old)} to {shown(new)}" for n, (old, new) in part.changes.items())
 
 
 def gap_report(gap: MeasuredGap, width: int) -> Report:

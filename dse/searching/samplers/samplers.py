@@ -6,8 +6,8 @@ trial has yet, and draws one at random where there is none near."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
@@ -20,9 +20,11 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from costmodel.errors import DseError, suggestion
+from costmodel.formats.input_files import data_beside
 from costmodel.rules.rules import WorkloadRules
 from dse.pricing.evaluated import rules_for
-from dse.searching.samplers.archive import BATCH_SIZE, DRAWS_EACH, DesignShare, Key, Known
+from dse.registry import load
+from dse.searching.samplers.archive import DRAWS_EACH, DesignShare, Key, Known
 from dse.spaces.sections.parameters import decoded
 from dse.spaces.space import Params, Space
 
@@ -37,49 +39,21 @@ class Choice:
 
     description: str
     batch_size: int  #: trials that are proposed, and evaluated, together
-    build: Callable[..., BaseSampler | None]  #: from a seed; None draws legal designs
+    sampler: str = ""  #: module:class, made from a seed; "" draws legal designs
+    options: Mapping[str, Any] = field(default_factory=dict)  #: of the class
     joint: bool = True  #: samples all parameters together; else it says which
     concurrency: int = 1  #: batches under way at a time, of a new study
     learns: bool = True  #: from trials, so that its first batch is drawn; else it proposes from the start
-    needs: tuple[str, ...] = ()  #: packages that do not come with dse
+    needs: Sequence[str] = ()  #: packages that do not come with dse
 
-
-def screening(space: Space, rules: WorkloadRules, seed: int, **options: Any) -> BaseSampler:
-    """The sampler that evaluates designs itself."""
-    from dse.searching.samplers.screening_sampler import ScreeningSampler
-
-    return ScreeningSampler(space, rules=rules, seed=seed, **options)
+    def build(self, space: Space, rules: WorkloadRules, seed: int, **options: Any) -> BaseSampler | None:
+        """The sampler of a seed; one that does not learn from trials evaluates designs of the space by its rules."""
+        inputs = {} if self.learns else {"space": space, "rules": rules}
+        return load(self.sampler)(**self.options, **inputs, seed=seed, **options) if self.sampler else None
 
 
 #: Name -> sampler, as ``--sampler`` takes it. A genetic population is a batch: generations end with batches.
-SAMPLERS: Mapping[str, Choice] = {
-    "screening": Choice(
-        "screens some hundreds of designs for each trial (default)", BATCH_SIZE, screening, concurrency=2, learns=False
-    ),
-    "nsga2": Choice(
-        "genetic search by non-dominated sorting",
-        20,
-        lambda space, rules, seed: optuna.samplers.NSGAIISampler(population_size=20, seed=seed),
-    ),
-    "nsga3": Choice(
-        "genetic search by reference points, for three objectives and more",
-        20,
-        lambda space, rules, seed: optuna.samplers.NSGAIIISampler(population_size=20, seed=seed),
-    ),
-    "tpe": Choice(
-        "tree-structured Parzen estimator: ahead up to a few hundred trials, ten times as slow",
-        10,
-        lambda space, rules, seed: optuna.samplers.TPESampler(seed=seed),
-        joint=False,
-    ),
-    "gp": Choice(
-        "Gaussian process: for very few trials, about a second each",
-        5,
-        lambda space, rules, seed: optuna.samplers.GPSampler(seed=seed),
-        needs=("scipy", "torch"),
-    ),
-    "random": Choice("uniform over the legal designs", 50, lambda space, rules, seed: None, concurrency=4),
-}
+SAMPLERS: Mapping[str, Choice] = {name: Choice(**row) for name, row in data_beside(__file__).items()}
 DEFAULT_SAMPLER = "screening"
 
 

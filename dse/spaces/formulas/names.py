@@ -20,7 +20,7 @@ from costmodel.rules.registry import NATIVE, all_columns, design_columns, design
 from costmodel.rules.rules import Workload
 from costmodel.steps.breakdown import Breakdown, with_unit_suffix
 from costmodel.training.design_table import Domain
-from dse.predictions.intervals import INTERVAL_KEYS, INTERVAL_UNITS
+from dse.predictions import INTERVAL_KEYS, INTERVAL_UNITS
 from dse.spaces.formulas.expressions import Compiled, Expression, Name
 
 #: Dimensions of the model that a space may set without making another model of it.

@@ -310,4 +310,4 @@ def _broken(framework: Framework, rule: UsualRule, values: Mapping[str, Any]) ->
 def shown(value: Any) -> str:
     """A value as files and options write it."""
     number = isinstance(value, float) and value.is_integer()
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if number else str(value)
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if number else str(value) or "none"

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -166,12 +167,12 @@ class Parameter:
 
     def code(self, value: Value) -> float:
         """A value as the column holds it: a word's place, 0 or 1 for a boolean, else the number. [unit]"""
-        if not isinstance(value, str):
+        if isinstance(value, Real):
             return float(value)
-        value = value if value in self.words else value.lower()
-        if value not in self.words:
-            raise DseError(f"{self.name}: {value!r} is not a value{suggestion(value, self.words)}")
-        return float(self.words.index(value))
+        word = str(value) if value in self.words else str(value).lower()
+        if word not in self.words:
+            raise DseError(f"{self.name}: {word!r} is not a value{suggestion(word, self.words)}")
+        return float(self.words.index(word))
 
     def value(self, code: float) -> Value:
         """The opposite of `code`: whole pure numbers as int, words and booleans unchanged."""

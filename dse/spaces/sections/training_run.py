@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from costmodel.formats.input_files import Section, data_beside
 from costmodel.formats.quantity import count_value, exact, si_value
-from dse.predictions.intervals import EXPECTED, with_names
+from dse.predictions import EXPECTED, with_names
 from dse.spaces.formulas.expressions import Expression
 
 #: Section of a space that this module reads.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from dse.predictions.intervals import DOES_NOT_FIT, FITS, SPREADS, TIGHT, peak_spread
+from dse.predictions import DOES_NOT_FIT, FITS, SPREADS, TIGHT, peak_spread
 from dse.spaces.question import Question, planned_space, usable_memory
 from tests.support.cases import by_table
 from tests.support.commands import json_of, stdout_of

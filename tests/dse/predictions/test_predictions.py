@@ -6,7 +6,7 @@ import pytest
 from benchmarks import intervals as made
 from costmodel import load_model, load_system
 from costmodel.formats import shipped
-from dse.predictions.intervals import (
+from dse.predictions import (
     CALIBRATED,
     EXTRAPOLATED,
     FABRIC_SPREAD,
@@ -79,7 +79,7 @@ def test_an_unmeasured_chip_is_as_uncertain_as_any_measured_one(columns):
 
 @pytest.mark.slow
 def test_the_table_counts_the_runs_that_ship():
-    """`python benchmarks/intervals.py -o dse/predictions/residuals.yaml` counts them anew."""
+    """`python benchmarks/intervals.py -o dse/predictions.yaml` counts them anew."""
     assert residuals().kinds == made.kinds_of(made.timed_runs(SHIPPED), residuals().chips)
 
 

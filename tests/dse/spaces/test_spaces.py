@@ -47,60 +47,7 @@ def counted(d):
 
 
 #: Rule -> the same in Python, of one design.
-RULES = {
-    "schedules_of_one_chunk": lambda d: d.vpp == 1 or d.schedule in ("1f1b", "breadth_first", "zb_v", "dualpipe_v"),
-    "schedules_of_two_chunks": lambda d: d.vpp == 2 or d.schedule not in ("zb_v", "dualpipe_v"),
-    "schedules_of_two_halves": lambda d: d.schedule != "dualpipe" or (d.pp % 2 == 0 and d.m % 2 == 0),
-    "overlapping_schedules_are_filled": lambda d: d.schedule not in DUAL or d.m >= 2 * d.pp,
-    "groups_fill_the_pipeline": lambda d: (
-        d.vpp == 1
-        or d.group_size == 0
-        or (d.pp <= d.group_size <= d.m and d.m % d.group_size in (0, *range(int(d.pp), int(d.m))))
-    ),
-    "layers_of_told_stages": lambda d: (
-        not told(d) or (left(d) > 0 and d.pp > told(d) and whole(left(d), (d.pp - told(d)) * d.vpp) and not counted(d))
-    ),
-    "counted_layers_fill_chunks": lambda d: not counted(d) or whole(d.layers + counted(d), d.pp * d.vpp),
-    "cp_cuts_sequences_in_halves": lambda d: d.cp == 1 or whole(d.seq_len, 2 * d.cp),
-    "tp_cuts_shared_sequences": lambda d: not d.sequence_parallel or whole(d.seq_len / d.cp, d.tp),
-    "sparse_keys_are_gathered": lambda d: not d.topk or d.cp == 1 or d.cp_communication == "all_gather",
-    "tp_cuts_groups_of_outputs": lambda d: not d.o_groups or whole(d.o_groups, d.tp),
-    "a2a_cuts_heads": lambda d: d.cp_communication != "a2a" or cut_by(d, d.cp),
-    "inner_a2a_cuts_heads": lambda d: (
-        d.cp_communication != "a2a_p2p" or (whole(d.cp, d.cp_a2a) and cut_by(d, d.cp_a2a))
-    ),
-    "inner_a2a_is_of_a2a_p2p": lambda d: d.cp_a2a == 1 or d.cp_communication == "a2a_p2p",
-    "experts_divide": lambda d: whole(d.experts, d.ep),
-    "experts_fill_a_stage": lambda d: whole(d.tp * d.cp * d.dp, d.ep * d.etp),
-    "etp_divides_experts": lambda d: whole(d.moe_ffn, d.etp),
-    "tp_beside_experts_cuts_sequences": lambda d: d.tp == 1 or d.sequence_parallel,
-    "capacity_is_of_all_to_all": lambda d: d.capacity_factor == 0 or d.dispatcher == "all_to_all",
-    "shards_have_replicas": lambda d: whole(d.dp * d.cp, d.shard_replicas),
-    "replicas_are_of_shards": lambda d: d.shard_replicas == 1 or d.zero > 0 or d.distributed_optimizer,
-    "outer_dp_sharding_strategy_is_of_copies": lambda d: (
-        d.outer_dp_sharding_strategy == "no_shard" or (d.zero == 3 and d.shard_replicas > 1)
-    ),
-    "gathers_overlap_where_weights_are_gathered": lambda d: (
-        d.overlap_param_gather or d.zero > 0 or d.distributed_optimizer
-    ),
-    "overlap_tp_needs_sequence_parallel": lambda d: not d.overlap_tp or (d.tp > 1 and d.sequence_parallel),
-    "overlap_ep_has_a_micro_batch_beside": lambda d: (
-        not d.overlap_ep or (d.ep > 1 and (d.vpp > 1 or d.pp == 1 or d.schedule in DUAL))
-    ),
-    "overlap_ep_keeps_activations": lambda d: not d.overlap_ep or (d.recompute != "full" and not d.recompute_moe),
-    "experts_overlap_once": lambda d: not (d.overlap_ep and d.overlap_shared_expert),
-    "shared_expert_is_recomputed_or_overlapped": lambda d: not (d.recompute_shared_experts and d.overlap_shared_expert),
-    "chip_has_bf16": lambda d: d.precision != "bf16" or d.chip.compute_capability not in (7, 7.5),
-    "chip_has_fp8": lambda d: d.precision in SIXTEEN_BITS or d.chip.fp8_speedup > 0,
-    "attention_of_8_bits_is_full": lambda d: (
-        d.attention != "fused_fp8"
-        or (d.chip.fp8_speedup > 0 and d.precision not in SIXTEEN_BITS and not d.topk and not d.o_groups)
-    ),
-    "chip_has_mx": lambda d: d.precision != "mxfp8" or d.chip.mx_speedup > 0,
-    "chip_has_fp4": lambda d: d.precision != "nvfp4" or d.chip.fp4_speedup > 0,
-    "widths_fill_blocks": lambda d: d.precision in SIXTEEN_BITS or wide(d, 16),
-    "widths_fill_small_blocks": lambda d: d.precision not in ("mxfp8", "nvfp4") or wide(d, 32),
-}
+RULES = {rule: eval(f"lambda d: {text}") for rule, text in cases(__file__, "RULES").items()}
 
 #: What a small space has open -> model, system, given columns, parameters.
 SPACES = cases(__file__, "SPACES")

@@ -16,7 +16,7 @@ from costmodel.formats import shipped
 from dse.api import files
 from dse.cli import main
 from dse.output import design_text
-from dse.predictions.intervals import DOES_NOT_FIT, FEWEST_PEAKS, FITS, SPREADS, TIGHT, peak_spread
+from dse.predictions import DOES_NOT_FIT, FEWEST_PEAKS, FITS, SPREADS, TIGHT, peak_spread
 from dse.validation.comparison import ComparedRow
 from dse.validation.rows import expressed_row
 from dse.validation.summary import dataset_record, error_record, kendall_tau

@@ -3,7 +3,7 @@
 Ratios of measured to predicted times are sorted into classes (software, chip, scale, stages, products): a design has
 the interval of its class. Evidence for it depends on the *kind* of the design: the kernels of its layers, number
 format, schedule, context parallelism and overlapped experts. A kind is measured where enough built-in runs of it are
-known (`dse validate`); `residuals.yaml` counts them.
+known (`dse validate`); `predictions.yaml` counts them.
 
 The best of many predictions is biased: a search picks the designs whose errors are favourable [Smith2006]_. The
 expected time corrects for it. It is the mean of the interval's log-normal distribution, so the more uncertain of two
@@ -128,7 +128,7 @@ CHIP_NUMBERS: Final = ("peak", "bandwidth", "largest", "capability", "links")
 @cache
 def residuals() -> Residuals:
     """The built-in table, written by ``benchmarks/intervals.py``."""
-    data: dict[str, Any] = data_beside(__file__, "residuals.yaml")
+    data: dict[str, Any] = data_beside(__file__)
     classes = {tuple(one["of"]): (float(one["low"]), float(one["high"])) for one in data["classes"]}
     unseen = data["unseen_chips"]
     chips = tuple(MeasuredChip(str(one["name"]), *(float(one[name]) for name in CHIP_NUMBERS)) for one in data["chips"])
