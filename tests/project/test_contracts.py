@@ -33,14 +33,14 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 67_329),
-    ("costmodel dse", "dse.adapters", 45_685),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_739),
-    ("dse.searching dse.storage", "", 6_786),
-    ("dse.adapters", "", 21_645),
-    ("dse.adapters.xla", "", 6_473),
+    ("costmodel dse", "", 67_296),
+    ("costmodel dse", "dse.adapters", 45_652),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_706),
+    ("dse.searching dse.storage", "", 6_732),
+    ("dse.adapters", "", 21_644),
+    ("dse.adapters.xla", "", 6_469),
     ("dse.adapters.dfmodel", "", 3_957),
-    ("tests", "", 29_788),
+    ("tests", "", 29_778),
 ]
 
 #: Names without a meaning, which no value has.
