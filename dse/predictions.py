@@ -56,7 +56,7 @@ ANY_CHIP: Final = "any chip"
 #: Fewest runs that measure a kind: two have no spread that a third could contradict. [-]
 FEWEST_RUNS: Final = 3
 #: Columns of designs that make kinds where they are on, or more than one rank.
-CONTEXT, HIDDEN_EXPERTS, TWO_HOPS = "context parallelism", "overlapped experts", "two hops"
+CONTEXT, HIDDEN_EXPERTS, TWO_HOPS = "context parallelism", "EP communication overlap", "two-hop dispatch (DeepEP)"
 ADAPTERS, REFERENCE = "adapters", "a reference model"
 #: Word of a kind of packed documents.
 PACKED: Final = "packed documents"
