@@ -142,11 +142,8 @@ def binding_shares(record: Record) -> dict[str, float]:
 def limits(space: Space, record: Record) -> str:
     """Distance to each limit; where a design has room, memory is left out, which the tables show."""
     shown = [
-        f"{limit.name}: {readable(margin, limit.unit)} below the limit"
-        if margin >= 0
-        else f"breaks {limit.name!r} by {readable(-margin, limit.unit)}"
+        f"{limit.name}: {readable(abs(margin), limit.unit)} {'within' if margin >= 0 else 'beyond'} the limit"
         for limit in space.limits
         if (margin := record["margins"].get(limit.key)) is not None and (margin < 0 or limit.unit != "B")
     ]
-    text = "; ".join(shown).replace("_", " ")
-    return f" {text[0].upper()}{text[1:]}." if text else ""
+    return f" {'; '.join(shown)}." if shown else ""

@@ -47,7 +47,7 @@ def explained_report(
     lines.append(("Bottleneck", f"{bottleneck_text(record)}."))
     lines.append(("Faster", faster_text(explanation, near, bound)))
     if bound.levers:
-        lines.append((f"To free {freed_name(bound)}", levers_text(explanation, bound)))
+        lines.append((levers_label(bound), levers_text(explanation, bound)))
     lines.append(("Layout", answers.layout_text(space, record)))
     report: Report = [*answers.wrapped([*lines, *answers.next_lines(commands)], width), Text()]
     report += [*explanation_report(explanation, width, everything=everything), Text()]
@@ -78,9 +78,9 @@ def faster_text(explanation: Explanation, near: Sequence[Neighbour], bound: Bind
     )
 
 
-def freed_name(bound: Binding) -> str:
-    """The resource that levers free: memory, or the limit by its name."""
-    return "memory" if bound.limit is None or bound.limit.unit == "B" else bound.limit.name.replace("_", " ")
+def levers_label(bound: Binding) -> str:
+    """The label of levers, by the resource that they free: memory, or room below a limit."""
+    return "To free memory" if bound.limit is None or bound.limit.unit == "B" else f"Limit {bound.limit.name}"
 
 
 def levers_text(explanation: Explanation, bound: Binding) -> str:

@@ -29,7 +29,7 @@ from dse.reporting.design_table import (
     pair_text,
     run_text,
 )
-from dse.reporting.designs.changes_report import faster_text, freed_name, levers_text, neighbour_columns
+from dse.reporting.designs.changes_report import faster_text, levers_label, levers_text, neighbour_columns
 from dse.reporting.designs.explanation_report import kernel_columns, stage_texts
 from dse.reporting.pages.page import rounded, table_data
 from dse.reporting.pages.pipeline_data import pipeline_data
@@ -130,7 +130,7 @@ class DesignPages:
             "faster": faster_text(explanation, near, bound),
         }
         if bound.levers:
-            data["levers"] = [f"To free {freed_name(bound)}", levers_text(explanation, bound)]
+            data["levers"] = [levers_label(bound), levers_text(explanation, bound)]
         if len(explanation.kernels):
             data["kernels"] = table_data(kernel_columns(explanation))
         if near:
