@@ -227,10 +227,7 @@ def _attributed(
         tried: dict[frozenset[str], Record] = {}
         for size in range(1, min(MOST_TOGETHER, len(left) - 1) + 1):
             together = [frozenset[str]().union(*combination) for combination in combinations(left, size)]
-            records_tried = {columns_changed: evaluated(done | columns_changed) for columns_changed in together}
-            if tried := {
-                columns_changed: record for columns_changed, record in records_tried.items() if record is not None
-            }:
+            if tried := {group: record for group in together if (record := evaluated(done | group)) is not None}:
                 break
         tried = tried or {frozenset(changes) - done: last}
         names = max(tried, key=lambda group: abs(_totals_of(tried[group])[0] - _totals_of(here)[0]))

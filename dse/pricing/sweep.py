@@ -127,9 +127,8 @@ class PartOfDesigns:
     def records(self) -> list[dict[str, Any]]:
         """One nested record per row, as in JSON; of illegal designs the named values, and the reason."""
         designs = {name: values[self.legal] for name, values in self.columns.items()}
-        records = design_records(self.space, designs, self.evaluation)
-        records = with_intervals(self.space, with_kernels(self.space, records), self.profile)
-        decoded = iter(records)
+        records = with_kernels(self.space, design_records(self.space, designs, self.evaluation))
+        decoded = iter(with_intervals(self.space, records, self.profile))
         nothing: dict[str, Any] = {key: {} for key in ("derived", "values", "margins", "breakdown")}
         records = []
         for row, (legal, reason) in enumerate(zip(self.legal.tolist(), self.reasons, strict=True)):
@@ -169,10 +168,7 @@ class PartOfDesigns:
         groups = [
             evaluation.derived,
             {o.key: values[:, index] for index, o in enumerate(space.objectives)},
-            {
-                f"margin_{limit.key}": evaluation.margins[:, limit_number]
-                for limit_number, limit in enumerate(space.limits)
-            },
+            {f"margin_{limit.key}": evaluation.margins[:, index] for index, limit in enumerate(space.limits)},
             evaluation.breakdown.by_key(),
         ]
         numbers: dict[str, Any] = {}
@@ -215,7 +211,7 @@ class NamedDesigns:
 
     @property
     def feasible(self) -> int:
-        """Number of designs that also keep every limit. [-]"""
+        """Number of designs that also satisfy every limit. [-]"""
         return sum(int(part.evaluation.feasible.sum()) for part in self.parts)
 
     @cached_property

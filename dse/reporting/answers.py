@@ -297,8 +297,14 @@ def study_words(study: str, storage: str | None = None) -> str:
     return quote(study) + (f" --storage {quote(storage)}" if storage else "")
 
 
-def broken_limit_text(space: Space, record: Record, limit: Constraint) -> str:
-    """By how much a design breaks a limit: ``2.37 GB too much``."""
+def broken_limits(space: Space, record: Record) -> dict[Constraint, str]:
+    """Limits that a design breaks, or has no number for, and by how much: ``2.37 GB too much``."""
+    margins = {limit: record["margins"].get(limit.key) for limit in space.limits}
+    broken = [limit for limit, margin in margins.items() if margin is None or not margin >= 0]
+    return {limit: _broken_text(space, record, limit) for limit in broken}
+
+
+def _broken_text(space: Space, record: Record, limit: Constraint) -> str:
     margin = record["margins"].get(limit.key)
     if margin is None or math.isnan(margin):
         return f"{limit.name} has no number"
@@ -307,12 +313,6 @@ def broken_limit_text(space: Space, record: Record, limit: Constraint) -> str:
     if limit.unit == "B" and free < 0:
         return f"{readable(-free, 'B')} too much"
     return f"{over} too much for {limit.name} ({limit.expression})" if limit.unit != "-" else f"breaks {limit.name}"
-
-
-def broken_limits(space: Space, record: Record) -> list[Constraint]:
-    """Limits that a design breaks, or has no number for."""
-    margins = {limit: record["margins"].get(limit.key) for limit in space.limits}
-    return [limit for limit, margin in margins.items() if margin is None or not margin >= 0]
 
 
 def verdict_line(space: Space, record: Record, *, brief: bool = False) -> Line:
@@ -325,8 +325,7 @@ def verdict_line(space: Space, record: Record, *, brief: bool = False) -> Line:
     label = "Infeasible"
     if broken and all(limit.unit == "B" for limit in broken):
         label = "May not fit" if tight else "Does not fit"
-    reasons = "; ".join(broken_limit_text(space, record, limit) for limit in broken) or "no number"
-    return label, f"{reasons}. {text}"
+    return label, f"{'; '.join(broken.values()) or 'no number'}. {text}"
 
 
 def place_text(space: Space, record: Record) -> str:

@@ -174,44 +174,45 @@ def doubt_of(low: FloatArray, high: FloatArray) -> float:
     return min(max(width / WHOLE, LEAST_DOUBT), 1.0)
 
 
-def belief(
-    machines: Ensemble, design: DesignPoints, memory: FloatArray, capacity: float, runs: Sequence[Told], doubt: float
-) -> Belief:
-    """Condition the distributions of designs on some runs.
+@dataclass(frozen=True, slots=True)
+class RunCandidates:
+    """Designs from which the next run is chosen."""
 
-    `machines` has the step times of the designs on drawn machines; `memory` is the predicted peak memory of designs,
-    (designs,), and `capacity` that of a chip [B]; `runs` name designs by their places; `doubt` is the share of the
-    deviations that holds here. [-]
-    """
-    points = memory.size
-    near, alone = likeness(design, points), np.eye(points)
-    drawn = np.hstack([machines.log_times, machines.factors])
-    centred = drawn - drawn.mean(axis=0)
-    prior = centred.T @ centred / len(centred)
-    prior[:points, :points] += doubt**2 * (LEVEL**2 + SMOOTH**2 * near + ALONE**2 * alone)
-    timed = [run for run in runs if run.step_time > 0]
-    noise, rows = noise_of(timed, doubt * NOISE), [run.candidate for run in timed]
-    surprise = np.log([run.step_time for run in timed]) - machines.middle[rows]
-    change, covariance, size = conditioned(prior, rows, surprise, noise)
-    covariance *= (PRIOR_RUNS + size) / (PRIOR_RUNS + len(rows))
-    needs, known = np.log(memory / capacity), [run for run in runs if run.step_time > 0 or run.out_of_memory]
-    memory_covariance = doubt**2 * (MEMORY_LEVEL**2 + MEMORY_SMOOTH**2 * near + MEMORY_ALONE**2 * alone)
-    memory_mean = needs
-    if known:
+    machines: Ensemble
+    design: DesignPoints
+    memory: FloatArray  #: predicted peak memory, (designs,) [B]
+    capacity: float  #: of a chip [B]
+    doubt: float = 1.0  #: share of the deviations that holds here, of `doubt_of` [-]
+
+    def believed(self, runs: Sequence[Told]) -> Belief:
+        """Condition the distributions of the designs on some runs."""
+        machines, doubt, points = self.machines, self.doubt, self.memory.size
+        near, alone = likeness(self.design, points), np.eye(points)
+        drawn = np.hstack([machines.log_times, machines.factors])
+        centred = drawn - drawn.mean(axis=0)
+        prior = centred.T @ centred / len(centred)
+        prior[:points, :points] += doubt**2 * (LEVEL**2 + SMOOTH**2 * near + ALONE**2 * alone)
+        timed = [run for run in runs if run.step_time > 0]
+        noise, rows = noise_of(timed, doubt * NOISE), [run.candidate for run in timed]
+        surprise = np.log([run.step_time for run in timed]) - machines.middle[rows]
+        change, covariance, size = conditioned(prior, rows, surprise, noise)
+        covariance *= (PRIOR_RUNS + size) / (PRIOR_RUNS + len(rows))
+        needs = np.log(self.memory / self.capacity)
+        known = [run for run in runs if run.step_time > 0 or run.out_of_memory]
+        memory_prior = doubt**2 * (MEMORY_LEVEL**2 + MEMORY_SMOOTH**2 * near + MEMORY_ALONE**2 * alone)
         places = [run.candidate for run in known]
-        seen = np.array([_memory_seen(run, needs[run.candidate], capacity) for run in known]) - needs[places]
+        seen = np.array([_memory_seen(run, needs[run.candidate], self.capacity) for run in known]) - needs[places]
         sure = np.array([BEYOND if run.out_of_memory else MEMORY_NOISE for run in known])
-        shift, memory_covariance, _ = conditioned(memory_covariance, places, seen, doubt * sure)
-        memory_mean = needs + shift
-    return Belief(
-        mean=machines.middle + change[:points],
-        covariance=covariance[:points, :points],
-        memory_mean=memory_mean,
-        memory_deviation=np.sqrt(np.maximum(np.diag(memory_covariance), 1e-12)),
-        constants=machines.factors.mean(axis=0) + change[points:],
-        constants_deviation=np.sqrt(np.maximum(np.diag(covariance)[points:], 0.0)),
-        noise=noise,
-    )
+        memory_change, memory_covariance, _ = conditioned(memory_prior, places, seen, doubt * sure)
+        return Belief(
+            mean=machines.middle + change[:points],
+            covariance=covariance[:points, :points],
+            memory_mean=needs + memory_change,
+            memory_deviation=np.sqrt(np.maximum(np.diag(memory_covariance), 1e-12)),
+            constants=machines.factors.mean(axis=0) + change[points:],
+            constants_deviation=np.sqrt(np.maximum(np.diag(covariance)[points:], 0.0)),
+            noise=noise,
+        )
 
 
 def likeness(design: DesignPoints, points: int) -> FloatArray:
@@ -250,21 +251,6 @@ WORTH, UNLIKELY = 0.02, 0.05
 LIKELY: Final = 0.75
 #: Two designs whose means are closer than this many standard deviations of their difference are repeated. [-]
 UNDECIDED: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class RunCandidates:
-    """Designs from which the next run is chosen."""
-
-    machines: Ensemble
-    design: DesignPoints
-    memory: FloatArray  #: predicted peak memory, (designs,) [B]
-    capacity: float  #: of a chip [B]
-    doubt: float = 1.0  #: share of the deviations that holds here, of `doubt_of` [-]
-
-    def believed(self, runs: Sequence[Told]) -> Belief:
-        """The belief about the designs after some runs."""
-        return belief(self.machines, self.design, self.memory, self.capacity, runs, self.doubt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,7 @@ def study_candidates(study: BaseStudy, runs: Sequence[MeasuredRun]) -> StudyCand
     order = order[np.isfinite(time[order])]
     order = order[np.argsort(time[order], kind="stable")]
     if not order.size:
-        raise DseError(f"study {study.name!r}: no design keeps the limits of the study")
+        raise DseError(f"study {study.name!r}: no design satisfies the limits of the study")
     columns = {name: values[order] for name, values in columns.items()}
     run, costs = transformer_run(space, columns, DesignPoints), evaluation.take(order).breakdown.columns()
     interval = space_interval(space, space.known_values(columns), order.size)

@@ -180,11 +180,8 @@ def difference_report(difference: Difference, width: int, *, everything: bool = 
     text += f" ({relative(slower, one.step_time)})" if slower else ""
     more = other.peak_memory - one.peak_memory
     text += f", {readable(abs(more), 'B')} {'more' if more > 0 else 'less'} memory" if more else ""
-    broken = [
-        answers.broken_limit_text(other.space, other.record, limit)
-        for limit in answers.broken_limits(other.space, other.record)
-    ]
-    text += f". It does not fit: {', '.join(broken)}." if broken else "."
+    broken = answers.broken_limits(other.space, other.record)
+    text += f". It does not fit: {', '.join(broken.values())}." if broken else "."
     return [
         *answers.wrapped([*heading(one), (name_of(other).capitalize(), text)], width),
         Text(),

@@ -365,7 +365,7 @@ class History:
         return [] if clashing else self._left(batch.finished, budget)
 
     def _left(self, trials: Sequence[FrozenTrial], budget: int) -> list[FrozenTrial]:
-        """Number of trials left to be stored of the batch in progress, within the budget. [-]"""
+        """Trials among some that are left to be stored of the batch in progress, within the budget."""
         done, left = set(self._tail), self.plan.batch_size - len(self._tail)
         fresh = [trial for trial in trials if self.space.outer.key(trial.params) not in done]
         return fresh[: min(left, budget - self.complete)]

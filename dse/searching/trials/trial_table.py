@@ -60,7 +60,7 @@ def check_trials(trials: Iterable[FrozenTrial]) -> None:
 
 
 def is_feasible(trial: FrozenTrial) -> bool:
-    """True if a finished trial keeps every limit."""
+    """True if a finished trial satisfies every limit."""
     return all(violation <= 0 for violation in trial.constraints.values())
 
 
@@ -257,7 +257,7 @@ class TrialTable:
 
     @property
     def feasible(self) -> BoolArray:
-        """(trials,) Whether each keeps every limit. [-]"""
+        """(trials,) Whether each satisfies every limit. [-]"""
         return self.columns.feasible
 
     @property
