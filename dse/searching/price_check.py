@@ -74,15 +74,13 @@ def mismatches(
         block = columns.take(np.arange(first, min(first + BLOCK, len(columns.ids))))
         designs = stored_designs(store, stored, block, space)
         evaluation = evaluate(space, space.encode([design.params for design in designs]), rules=rules, jobs=jobs)
+        breakdown = evaluation.breakdown
         known = {name for design in designs for name in design.figures}  # others are younger than all of these
         units = {
             **{f"values.{o.key}": o.unit for o in space.objectives},
             **{f"{DERIVED}.{d.name}": d.unit for d in space.derived},
             **{f"{MARGINS}.{limit.key}": limit.unit for limit in space.limits},
-            **{
-                f"{BREAKDOWN}.{evaluation.breakdown.key(name)}": unit
-                for name, unit in layout_of(type(evaluation.breakdown)).units.items()
-            },
+            **{f"{BREAKDOWN}.{breakdown.key(name)}": unit for name, unit in layout_of(type(breakdown)).units.items()},
         }
         differing = [
             Mismatch(design.trial, design.prefix + name, design.figures.get(name), now.get(name), units.get(name, "-"))

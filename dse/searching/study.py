@@ -111,14 +111,13 @@ class BaseStudy:
         or profile than asked for.
         """
         storage, name = storage_url(storage), name or space.name
-        sampler_choice(sampler or DEFAULT_SAMPLER)  # a wrong name is reported before a database comes into being
+        chosen = sampler or DEFAULT_SAMPLER
+        sampler_choice(chosen)  # a wrong name is reported before a database comes into being
         rules_for(space, profile or NATIVE)
         with Store(storage, "create") as store:
             stored = store.find(name)
             if stored is None:
-                attributes = study_attributes.new_attributes(
-                    space, sampler or DEFAULT_SAMPLER, seed or 0, profile or NATIVE
-                )
+                attributes = study_attributes.new_attributes(space, chosen, seed or 0, profile or NATIVE)
                 stored = study_attributes.new_study(store, name, space, attributes)
             study_attributes.check_attributes(store, stored)
             same = stored.user_attrs[study_attributes.FINGERPRINT] == space.fingerprint
@@ -228,13 +227,9 @@ class BaseStudy:
         """Settings by which the study proposes designs."""
         stored = self.attributes
         focus, concurrency = stored.get(study_attributes.FOCUS, ""), stored.get(study_attributes.CONCURRENCY, 1)
-        return Plan(
-            stored[study_attributes.SAMPLER],
-            stored[study_attributes.SEED],
-            stored[study_attributes.BATCH_SIZE],
-            focus,
-            concurrency,
-        )
+        fixed = study_attributes.SAMPLER, study_attributes.SEED, study_attributes.BATCH_SIZE
+        sampler, seed, batch_size = (stored[name] for name in fixed)
+        return Plan(sampler, seed, batch_size, focus, concurrency)
 
     @property
     def profile(self) -> str:
@@ -287,16 +282,10 @@ class BaseStudy:
             if budget != self.attributes.get(study_attributes.BUDGET):
                 self.attributes = {**self.attributes, study_attributes.BUDGET: budget}
                 store.set_user_attrs(self._stored.study_id, {study_attributes.BUDGET: budget})
+            plan, rules = replace(self.plan, custom=sampler), rules_for(self.space, self.profile)
+            stops = partial(stopped, self.optuna, callbacks) if callbacks else None
             return search(
-                store,
-                self._stored,
-                self.space,
-                replace(self.plan, custom=sampler),
-                budget,
-                rules=rules_for(self.space, self.profile),
-                jobs=jobs,
-                progress=update,
-                stops=partial(stopped, self.optuna, callbacks) if callbacks else None,
+                store, self._stored, self.space, plan, budget, rules=rules, jobs=jobs, progress=update, stops=stops
             )
 
     @property

@@ -22,8 +22,8 @@ from dse.fronts import Box, as_costs
 from dse.pricing.evaluated import rules_for, solves_shardings
 from dse.pricing.evaluation import evaluate, remedies
 from dse.searching.batches.history import BOX
-from dse.searching.samplers.samplers import concurrency_of, sampler_choice
-from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
+from dse.searching.samplers.samplers import sampler_choice
+from dse.searching.samplers.screening_sampler import DESIGNS_PRICED, evaluated_whole
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store, StoredStudy, unreadable
 
@@ -49,15 +49,16 @@ MACHINES_SAMPLE = 64
 
 def new_attributes(space: Space, sampler: str, seed: int, profile: str = NATIVE) -> dict[str, Any]:
     """Attributes of a new study, which are enough to continue it."""
-    box = box_of(space, profile)
+    box, choice = box_of(space, profile), sampler_choice(sampler)
+    many = choice.learns or not evaluated_whole(space)  # else the first batch evaluates every design
     return {
         SPACE: space.text,
         SPACE_NAME: space.name,
         FINGERPRINT: space.fingerprint,
         SAMPLER: sampler,
         SEED: seed,
-        BATCH_SIZE: sampler_choice(sampler).batch_size,
-        CONCURRENCY: concurrency_of(sampler, space),
+        BATCH_SIZE: choice.batch_size,
+        CONCURRENCY: choice.concurrency if many else 1,
         PROFILE: profile,
         BOX: box,
         VERSIONS: versions(),

@@ -182,9 +182,8 @@ class Search:
         costs = np.concatenate([self.costs, result.costs])
         rows = np.flatnonzero(non_dominated(costs))
         self.costs = costs[rows]
-        self.designs = {
-            name: np.concatenate([values, result.designs[name]])[rows] for name, values in self.designs.items()
-        }
+        more = result.designs
+        self.designs = {name: np.concatenate([values, more[name]])[rows] for name, values in self.designs.items()}
 
 
 def explored(task: tuple[Problem, FloatArray, Boxes]) -> Explored:

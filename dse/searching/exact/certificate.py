@@ -18,15 +18,18 @@ from costmodel.errors import DseError
 from dse.pricing.evaluated import nominal_rate, rules_for
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Pricer, Workers
+from dse.searching.batches.history import MEMORY
 from dse.searching.exact.bounds import problem_of
 from dse.searching.exact.branching import BoundBroken, Search
 from dse.searching.exact.enumeration import costs_of
 from dse.searching.exact.exact_front import ExactFront, Method, exact_front, unbounded
-from dse.searching.samplers.screening_sampler import evaluated_whole
+from dse.searching.samplers.archive import Archive
+from dse.searching.samplers.screening_sampler import FOUND
 from dse.searching.study import BaseStudy
 from dse.searching.trials.trial_table import TrialTable
 from dse.spaces.lattice import Lattice
 from dse.spaces.space import Space
+from dse.storage.optuna_store import Store
 
 #: A space is quick where its designs take so long at their nominal rate. [s]
 QUICK: Final = 2.0
@@ -172,9 +175,27 @@ def certified(study: BaseStudy, workers: Workers | None = None, *, method: Metho
 
 
 def quick_certificate(study: BaseStudy) -> Certificate | None:
-    """The certificate of a study whose space is listed in `QUICK` at its nominal rate, or searched whole; else None."""
-    quick = evaluated_whole(study.space) or study.space.legal.count <= QUICK * nominal_rate(study.space)
-    return certified(study) if quick and len(sought_designs(study).front()) else None
+    """The certificate of a study that evaluated its space whole, or could in `QUICK` at its nominal rate; else None."""
+    if not len(sought_designs(study).front()):
+        return None
+    if exact := remembered_front(study):
+        return certificate(study, exact)
+    return certified(study) if study.space.legal.count <= QUICK * nominal_rate(study.space) else None
+
+
+def remembered_front(study: BaseStudy) -> ExactFront | None:
+    """The exact front from the memory of a sampler that has evaluated every design, checked; else None."""
+    space = sought_space(study)
+    with Store(study.storage, "read") as store:
+        attributes = store.study(study.name).user_attrs
+    for memory in (of[FOUND] for name, of in attributes.items() if name.startswith(MEMORY) and FOUND in of):
+        archive = Archive.unpacked(memory["archive"], len(space.parameters), len(space.objectives))
+        if archive.complete and not archive.thin and memory["focus"] == study.plan.focus:
+            designs, count = Lattice(space).columns(archive.places), int(space.legal.count)
+            evaluation = evaluate(space, designs, rules=rules_for(space, study.profile))
+            if np.allclose(costs_of(space, evaluation), archive.costs, rtol=1e-9, atol=0):
+                return ExactFront(space, designs, evaluation, count, count, None, study.profile)
+    return None
 
 
 #: Designs that are evaluated for a bound, unless said otherwise.

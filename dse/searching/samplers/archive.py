@@ -32,6 +32,8 @@ DRAWS_EACH: Final = 8
 
 #: Most designs of the front that are kept, in addition to trials.
 MOST_KEPT: Final = 4096
+#: Columns of the designs of the front.
+OF_FRONT: Final = ("places", "costs", "explored", "sent")
 #: Largest unpacked size of a column: far more than `MOST_KEPT` designs, and the trials. [B]
 LARGEST: Final = 64 << 20
 
@@ -49,6 +51,7 @@ class Archive:
     sent: BoolArray  #: (designs,) whether it became a trial
     reserve: FloatArray  #: (others, parameters): feasible designs that are beaten, the least beaten first
     complete: bool = False  #: whether every legal design is evaluated
+    thin: bool = False  #: whether some designs of the front were left out
 
     @classmethod
     def empty(cls, parameters: int, objectives: int) -> Self:
@@ -58,7 +61,7 @@ class Archive:
 
     def take(self, rows: IntArray | BoolArray) -> Archive:
         """Archive of some of the front's designs."""
-        return replace(self, **{name: getattr(self, name)[rows] for name in ("places", "costs", "explored", "sent")})
+        return replace(self, **{name: getattr(self, name)[rows] for name in OF_FRONT})
 
     def joined(self, places: FloatArray, costs: FloatArray, *, ties: bool = False) -> Archive:
         """Archive with other designs; those that nothing beats are kept, of equal costs all or the first.
@@ -68,13 +71,9 @@ class Archive:
         rows = np.flatnonzero(non_dominated(costs))
         rows = rows[~FrontIndex(self.costs).beats(costs[rows])]
         kept = self.take(~FrontIndex(costs[rows]).beats(self.costs))
-        both = replace(
-            kept,
-            places=np.r_[kept.places, places[rows]],
-            costs=np.r_[kept.costs, costs[rows]],
-            explored=np.r_[kept.explored, np.zeros(rows.size)],
-            sent=np.r_[kept.sent, np.zeros(rows.size, dtype=bool)],
-        )
+        new = places[rows], costs[rows], np.zeros(rows.size), np.zeros(rows.size, dtype=bool)
+        columns = {name: np.r_[getattr(kept, name), more] for name, more in zip(OF_FRONT, new, strict=True)}
+        both = replace(kept, **columns)
         return both if ties else both.take(np.sort(np.unique(both.costs, axis=0, return_index=True)[1]))
 
     def thinned(self) -> Archive:
@@ -89,14 +88,14 @@ class Archive:
             kept = np.union1d(first, ends)
             if kept.size <= MOST_KEPT:
                 break
-        return self.take(kept)
+        return replace(self.take(kept), thin=True)
 
     def packed(self) -> dict[str, Any]:
         """The archive as texts and numbers for JSON."""
-        names = ("places", "costs", "explored", "sent", "reserve")
-        packed = {name: zlib.compress(getattr(self, name).astype(np.float64).tobytes(), 6) for name in names}
+        arrays = {name: getattr(self, name).astype(np.float64) for name in (*OF_FRONT, "reserve")}
+        packed = {name: zlib.compress(array.tobytes(), 6) for name, array in arrays.items()}
         texts = {name: base64.b64encode(data).decode("ascii") for name, data in packed.items()}
-        return {**texts, "complete": self.complete}
+        return {**texts, "complete": self.complete, "thin": self.thin}
 
     @classmethod
     def unpacked(cls, packed: Mapping[str, Any], parameters: int, objectives: int) -> Self:
@@ -111,8 +110,9 @@ class Archive:
             sent=_array(packed["sent"]) > 0,
             reserve=_array(packed["reserve"]).reshape(-1, parameters),
             complete=bool(packed["complete"]),
+            thin=bool(packed.get("thin", True)),  # unknown of archives of earlier versions
         )
-        if len({len(column) for column in (archive.places, archive.costs, archive.explored, archive.sent)}) > 1:
+        if len({len(getattr(archive, name)) for name in OF_FRONT}) > 1:
             raise ValueError("columns of unequal length")
         return archive
 

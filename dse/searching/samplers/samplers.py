@@ -71,14 +71,6 @@ def sampler_choice(name: str) -> Choice:
     return choice
 
 
-def concurrency_of(name: str, space: Space) -> int:
-    """Batches that may run at a time in a new study; one where the first evaluates every design. [-]"""
-    from dse.searching.samplers.screening_sampler import evaluated_whole
-
-    choice = sampler_choice(name)
-    return choice.concurrency if choice.learns or not evaluated_whole(space) else 1
-
-
 class LegalSampler(BaseSampler):
     """Makes each proposal of another sampler legal, and different from every design before it.
 

@@ -7,7 +7,7 @@ import pytest
 
 from dse.api.study import Study
 from dse.pricing.evaluation import evaluate
-from dse.searching.exact.certificate import certified, match_gaps, quick_certificate, surroundings
+from dse.searching.exact.certificate import certified, match_gaps, quick_certificate, remembered_front, surroundings
 from dse.searching.exact.enumeration import costs_of
 from dse.spaces.space import Space
 from tests.support.commands import json_of, stdout_of
@@ -38,13 +38,17 @@ def test_a_certificate_counts_what_is_better(study):
     assert told == certified(study)
 
 
-def test_a_whole_study_misses_nothing(study):
-    study.run(1000)
-    told = certified(study)
+@pytest.mark.parametrize("searched", [False, True])
+def test_a_whole_study_misses_nothing(study, space, searched):
+    whole = Study.open(space, "searched") if searched else study
+    whole.run(100 if searched else 1000)
+    told = certified(whole)
+    assert told == quick_certificate(whole)
     assert told.found == told.of
     assert told.worst_missed is None
     assert set(told.ranks.values()) == {0}
     assert told.hypervolume_ratio == 1.0
+    assert bool(remembered_front(whole)) == searched
 
 
 def test_designs_around_the_best_are_counted_one_by_one(study):

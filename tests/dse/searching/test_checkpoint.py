@@ -160,8 +160,7 @@ def test_the_disk_has_the_names_of_written_files(tmp_path, monkeypatch):
 def test_the_command_enumerates_parts_and_merges_them():
     outs = [stdout_of("enumerate", LAYOUTS, "--part", f"{part}/2", "-o", f"part{part}") for part in (2, 1)]
     assert "part 1/2: 1,1" in outs[1]
-    usual = stdout_of("enumerate", LAYOUTS)
-    assert stdout_of("enumerate", "--merge", "part2", "part1") == usual
+    assert stdout_of("enumerate", "--merge", "part2", "part1") == stdout_of("enumerate", LAYOUTS)
     for words, message in [
         (["--merge", "part1"], "missing or not finished: 2/2"),
         ([LAYOUTS, "--part", "1/2"], "name its checkpoint with -o"),

@@ -56,8 +56,7 @@ def test_listing_is_the_front_of_all_designs(layouts, usual):
     columns = next(iter(layouts.legal.enumerate(10_000)))
     evaluation = evaluate(layouts, columns)
     costs = enumeration.costs_of(layouts, evaluation)
-    kept = non_dominated(costs)
-    assert members(usual) == {*map(tuple, np.column_stack([costs, *columns.values()])[kept].tolist())}
+    assert members(usual) == {*map(tuple, np.column_stack([costs, *columns.values()])[non_dominated(costs)].tolist())}
     assert usual.legal == usual.evaluated == evaluation.num_points
     assert usual.infeasible == (~evaluation.feasible).sum() == usual.broken["fits_in_memory"]
     assert usual.costs[usual.best["peak_memory"], 1] == np.nanmin(costs[:, 1])

@@ -51,8 +51,7 @@ def test_progress_tells_what_is_done_and_best(space, url):
     study.run(BATCH_SIZE + 10, progress=reports.append)
     assert [report.complete for report in reports] == [0, BATCH_SIZE, BATCH_SIZE + 10]
     assert reports[0].best == {}
-    trials = study.trials()
-    feasible = trials[trials["feasible"]]
+    feasible = study.trials().query("feasible")
     assert reports[-1].infeasible == BATCH_SIZE + 10 - len(feasible)
     assert reports[-1].best == {key: feasible[key].min() for key in ("step_time_s", "peak_memory_bytes")}
 
@@ -75,7 +74,6 @@ def test_trials_of_other_programs_stay_and_do_not_count(space, url):
 
 def test_an_interrupt_loses_the_batch_in_progress_and_nothing_else(space, url):
     study = Study.create(space, "gpt3", storage=url, seed=3)
-
     with pytest.raises(KeyboardInterrupt):
         study.run(2 * BATCH_SIZE, progress=interrupting(BATCH_SIZE))
     assert len(all_trials(study)) == BATCH_SIZE
