@@ -34,7 +34,7 @@ class KindOfWork:
     about: str  #: description in one line
     model: type[Any]  #: type of the model
     results: type[ResultTable]  #: columns and totals of the results
-    rate: float = 5e4  #: designs that are evaluated on one core, to the order of magnitude [1/s]
+    rate: Callable[[Any], float] = lambda model: 5e4  #: designs of a model evaluated on one core, about [1/s]
     #: Loads the native rules for it; None for those of `RULES`.
     rules: Callable[[], Any] | None = None
     reads_system: bool = True  #: else its models describe the machine

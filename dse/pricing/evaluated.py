@@ -204,7 +204,7 @@ def nominal_rate(space: Space, *, screened: bool = False) -> float:
 
     It decides how many designs are evaluated for one trial, so it is not a measurement: the same on every machine.
     """
-    usual_rate = space.workload.work.rate
+    usual_rate = space.workload.work.rate(space.workload.model)
     if space.workloads:
         return float(usual_rate / sum(max(workload.space.outer.inner_count, 1.0) for workload in space.workloads))
     options = space.by_name["sharding"].options if "sharding" in space.by_name else None

@@ -126,7 +126,9 @@ def why(run: Run[DeepflowModel, Any]) -> list[str]:
     return [reason for reason in _outcomes(run)[1][:1] if reason]
 
 
-WORK: Final = KindOfWork("deepflow", "a run of DeepFlow", DeepflowModel, DeepflowResults, rate=50, reads_system=False)
+WORK: Final = KindOfWork(
+    "deepflow", "a run of DeepFlow", DeepflowModel, DeepflowResults, rate=lambda model: 50, reads_system=False
+)
 register_work(Rules(work=WORK, design=DeepflowDesign, cost=results, why=why))
 
 

@@ -46,8 +46,9 @@ def load_module(path: Path, *, large: bool = False) -> Module:
 
 
 PROGRAM: Final = KindOfWork(
-    "program", "a step of a compiled program", Program, Breakdown, rate=2e3, rules=lambda: RULES
-)
+    "program", "a step of a compiled program", Program, Breakdown, rules=lambda: RULES,
+    rate=lambda program: min(5e4, 1e6 / max(len(program.kernels), 1)),
+)  # fmt: skip
 WORKS[PROGRAM.name] = PROGRAM
 
 #: The native rules for programs: a design is a machine, without a layout.

@@ -529,7 +529,7 @@ def corner(costs: FloatArray) -> FloatArray:
 def listed_whole(space: Space, budget: int) -> bool:
     """True if a batch that may evaluate `budget` designs evaluates every legal design. [-]"""
     surveyed = any(component.rows > MOST_ROWS for component in space.legal.components)
-    more = IN_ORDER * (SURVEY if surveyed else 1) if nominal_rate(space) >= TRAINING.rate else 1
+    more = IN_ORDER * (SURVEY if surveyed else 1) if nominal_rate(space) >= TRAINING.rate(space.workload.model) else 1
     return space.legal.count <= WHOLE * more * budget
 
 

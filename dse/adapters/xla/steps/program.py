@@ -334,8 +334,7 @@ def program_cost(program: Program, system: System) -> ProgramCost:
             links[:, index] = traffic_energy(sent.bytes_sent, system.network)
     memory_energy = near_energy + far_bytes * np.atleast_1d(system.dram.energy)[:, np.newaxis]
     per_flop = np.atleast_1d(system.chip.flop_energy)[:, np.newaxis]
-    compute_energy = flops * per_flop
-    return ProgramCost(time * counts, memory_bound, compute_energy * counts, memory_energy * counts, links * counts)
+    return ProgramCost(time * counts, memory_bound, flops * per_flop * counts, memory_energy * counts, links * counts)
 
 
 def message_cost(message: Message, system: System) -> CollectiveCost:

@@ -104,8 +104,7 @@ def flow(module: Module, graph: HloGraph) -> Flow:
     places = {kernel.name: index for index, kernel in enumerate(graph.kernels)}
     walk = _Walk(places, share=hlo.repeated_instructions(module) > 0)
     parameters = [hlo.shaped(parameter.shape, repeat(parameter)) for parameter in module.entry.parameters]
-    root = walk.run(module.entry, parameters, _Around())
-    return Flow(walk.steps, list(hlo.arrays_of(root)))
+    return Flow(walk.steps, list(hlo.arrays_of(walk.run(module.entry, parameters, _Around()))))
 
 
 @dataclass(frozen=True, slots=True)

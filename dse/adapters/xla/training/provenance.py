@@ -191,8 +191,7 @@ def global_dims(parameter: Instruction) -> tuple[int, ...]:
     dims = parameter.shape.dims
     if tiles is None:
         return dims
-    cut = [int(tile) for tile in tiles[1].split(",")]
-    return tuple(dim * tile for dim, tile in zip(dims, cut, strict=False))
+    return tuple(dim * int(tile) for dim, tile in zip(dims, tiles[1].split(","), strict=False))
 
 
 def numbers(parameters: Iterable[Instruction]) -> str:
