@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from costmodel.columns import Columns, FloatArray, IntArray, column, concatenated, in_rows, layout_of
+from costmodel.columns import Columns, FloatArray, IntArray, column, concatenated, grouped, in_rows, layout_of
 from costmodel.kernels.collectives import held_ranks
 from costmodel.kernels.kernel_cost import Item, Items, KernelCost, labelled
 from costmodel.kernels.kernel_tables import every_part
@@ -40,11 +40,8 @@ class ResultTable(Columns):
     @classmethod
     def totals(cls) -> dict[str, tuple[str, ...]]:
         """Total -> the parts that add up to it, in their order."""
-        totals: dict[str, tuple[str, ...]] = {}
-        for member in fields(cls):
-            if total := member.metadata.get("of"):
-                totals[total] = (*totals.get(total, ()), member.name)
-        return totals
+        parts = grouped((member.metadata.get("of"), member.name) for member in fields(cls))
+        return {total: tuple(names) for total, names in parts.items() if total}
 
     @classmethod
     def key(cls, name: str) -> str:

@@ -100,15 +100,8 @@ def measurements(rows: Sequence[ComparedRow], name: str, system: System) -> dict
 
     `system` evaluates them: that system, or one that differs from it in some constants.
     """
-    measured: dict[str, Measurements] = {}
-    for stage, batches in (
-        (KERNELS, _kernels(rows, name, KERNELS)),
-        (COLLECTIVES, _kernels(rows, name, COLLECTIVES)),
-        (STEPS, _steps(rows, name)),
-    ):
-        if batches:
-            measured[stage] = Measurements(system, tuple(batches))
-    return measured
+    batches = {stage: _kernels(rows, name, stage) for stage in (KERNELS, COLLECTIVES)} | {STEPS: _steps(rows, name)}
+    return {stage: Measurements(system, tuple(known)) for stage, known in batches.items() if known}
 
 
 def _kernels(rows: Sequence[ComparedRow], name: str, stage: str) -> list[MeasuredBatch]:

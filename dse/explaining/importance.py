@@ -71,8 +71,7 @@ def importance(space: Space, table: TrialTable, profile: str) -> Importance:
     columns = space.legal.random(DRAWN, np.random.default_rng(0))
     evaluation = evaluate(space, columns, rules=rules_for(space, profile))
     groups = [grouped(columns[name]) for name in names]
-    directions = [objective.direction for objective in space.objectives]
-    trials = best_shares(feasible.trials, as_costs(feasible.values, directions), names)
+    trials = best_shares(feasible.trials, as_costs(feasible.values, space.directions), names)
     designs = [[explained_share(values, group) for group in groups] for values in evaluation.values.T]
     return Importance(space, tuple(names), np.array(trials), np.array(designs), len(feasible))
 

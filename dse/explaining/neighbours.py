@@ -158,7 +158,7 @@ def neighbourhoods(explanations: Sequence[Explanation]) -> list[tuple[tuple[Neig
     columns = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     evaluation = evaluate(space, columns, rules=rules)
     designs = space.decode(columns)
-    sign, key = -1.0 if space.objectives[0].direction == "maximize" else 1.0, space.objectives[0].key
+    objective = space.objectives[0]
     neighbours_found, first = [], 0
     for explained, batch in zip(explanations, batches, strict=True):
         last = first + len(next(iter(batch.values())))
@@ -167,7 +167,7 @@ def neighbourhoods(explanations: Sequence[Explanation]) -> list[tuple[tuple[Neig
             for row in range(first + 1, last)
             if np.isfinite(evaluation.breakdown.time[row])
         ]
-        near = tuple(sorted(table, key=lambda neighbour: (not neighbour.feasible, sign * neighbour.values[key])))
+        near = tuple(sorted(table, key=lambda n: (not n.feasible, objective.cost(n.values[objective.key]))))
         neighbours_found.append((near, binding(explained, near, -evaluation.violations[first])))
         first = last
     return neighbours_found

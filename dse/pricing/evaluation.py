@@ -379,7 +379,7 @@ def first_of_each(space: Space, owner: np.ndarray[Any, Any], evaluation: Evaluat
     """Row of the best design of each owner; of equal ones the first."""
     from dse.fronts import as_costs  # of several workloads alone
 
-    cost = as_costs(evaluation.values, [objective.direction for objective in space.objectives])[:, 0]
+    cost = as_costs(evaluation.values, space.directions)[:, 0]
     broken = np.maximum(evaluation.violations, 0.0).sum(axis=1)
     broken = np.where(evaluation.feasible, 0.0, broken + np.where(np.isfinite(cost), 0.0, evaluated.NAN_VIOLATION))
     order = np.lexsort((cost, broken, owner))

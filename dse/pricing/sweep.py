@@ -141,11 +141,8 @@ class PartOfDesigns:
         """One row per design, the columns of a study's front except those of trials, and the reason."""
         import pandas as pd
 
-        data: dict[str, Any] = dict(self.settings)
-        for parameter in self.space.parameters:
-            data[parameter.name] = self._shown(parameter)
-        for name, values in self._numbers().items():
-            data.setdefault(name, values)
+        named = {**self.settings, **{p.name: self._shown(p) for p in self.space.parameters}}
+        data = {**named, **self._numbers(), **named}  # named columns first, which stay as they are
         feasible = np.zeros(self.legal.size, dtype=bool)
         feasible[self.legal] = self.evaluation.feasible
         return pd.DataFrame({**data, "legal": self.legal, "feasible": feasible, "reason": self.reasons})

@@ -215,8 +215,7 @@ def picks(space: Space, front: Sequence[Record]) -> dict[int, str]:
     """Row -> the objectives that it is best by, in words."""
     best: dict[int, list[str]] = {}
     for objective in space.objectives:
-        sign = 1 if objective.direction == "minimize" else -1
-        row = min(range(len(front)), key=lambda i: sign * front[i]["values"][objective.key])
+        row = min(range(len(front)), key=lambda i: objective.cost(front[i]["values"][objective.key]))
         best.setdefault(row, []).append(title(objective))
     return {row: ", ".join(dict.fromkeys(titles)) for row, titles in best.items()}
 
@@ -243,8 +242,7 @@ def cheaper(space: Space, front: Sequence[Record]) -> tuple[int, str] | None:
     if wanted is None or not costs[0] > 0:
         return None
     near = [at for at, cost in enumerate(costs) if max(cost / costs[0], costs[0] / cost) <= NEARLY]
-    sign = 1 if wanted.direction == "minimize" else -1
-    nearest = min(near, key=lambda at: sign * front[at]["values"][wanted.key])
+    nearest = min(near, key=lambda at: wanted.cost(front[at]["values"][wanted.key]))
     return (nearest, f"{title(wanted)} within {percent(NEARLY - 1)}: ") if nearest else None
 
 

@@ -41,7 +41,7 @@ def nearest_feasible(space: Space, named: Mapping[str, Any], rules: WorkloadRule
         rows = np.flatnonzero(evaluation.feasible)
         if not rows.size:
             continue
-        costs = as_costs(evaluation.values[rows], [o.direction for o in space.objectives])
+        costs = as_costs(evaluation.values[rows], space.directions)
         order = np.lexsort([*costs.T[::-1], steps[rows], changes[rows]])
         row, first = rows[order[0]], costs[order[0]]
         key = (float(changes[row]), float(steps[row]), *first.tolist())

@@ -68,10 +68,7 @@ def new_attributes(space: Space, sampler: str, seed: int, profile: str = NATIVE)
 def new_study(store: Store, name: str, space: Space, attributes: Mapping[str, Any]) -> StoredStudy:
     """Store a study that has no trials yet; if another process was first, its study."""
     return store.create_study(
-        name,
-        [objective.direction for objective in space.objectives],
-        metric_names=[objective.key for objective in space.objectives],
-        user_attrs=attributes,
+        name, space.directions, metric_names=[objective.key for objective in space.objectives], user_attrs=attributes
     )
 
 
@@ -129,7 +126,7 @@ def box_of(space: Space, profile: str) -> list[list[float]]:
     points = MACHINES_SAMPLE if space.workloads else BOX_SAMPLE
     designs = drawn.legal.random(points, np.random.default_rng(0))
     evaluation = evaluate(drawn, designs, rules=rules_for(drawn, profile))
-    costs = as_costs(evaluation.values, [objective.direction for objective in space.objectives])
+    costs = as_costs(evaluation.values, space.directions)
     usable = np.isfinite(costs).all(axis=1)
     if (usable & evaluation.feasible).any():
         usable &= evaluation.feasible

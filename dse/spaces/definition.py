@@ -86,6 +86,11 @@ class Definition:
         return self.workload.model
 
     @property
+    def directions(self) -> list[Direction]:
+        """The direction of each objective: "minimize" or "maximize"."""
+        return [objective.direction for objective in self.objectives]
+
+    @property
     def evaluated_formulas(self) -> list[str]:
         """Formulas that need evaluation: objectives, limits, and derived columns."""
         formulas = [*(o.expression for o in self.objectives), *(c.expression for c in self.limits)]

@@ -143,7 +143,7 @@ def proposed(space: Space, front: Sequence[Record]) -> dict[int, str]:
     if len(space.objectives) < 2 or len(front) < 3:
         return named
     values = np.array([[record["values"][o.key] for o in space.objectives] for record in front])
-    costs = as_costs(values, [o.direction for o in space.objectives])
+    costs = as_costs(values, space.directions)
     for pair in [tuple(range(len(space.objectives))), *combinations(range(len(space.objectives)), 2)]:
         if len(pair) > 1 and len(named) < PROPOSED:
             row = knee(costs[:, pair])

@@ -19,9 +19,7 @@ Point = tuple[float, float, str]
 
 def validation_page(rows: Sequence[ComparedRow], title: str) -> str:
     """HTML of predictions and measurements."""
-    sources: dict[str, dict[str, None]] = {}
-    for one in rows:
-        sources.setdefault(one.row.dataset, {})[one.row.source] = None
+    sources = grouped((one.row.dataset, one.row.source) for one in rows)
     data = {
         "kind": "validation",
         "question": f"{title}: predictions and measurements",
@@ -35,7 +33,7 @@ def validation_page(rows: Sequence[ComparedRow], title: str) -> str:
         "lacking": reason_rows(rows),
         "lacks": [(one.row.id, one.row.dataset, one.row.model, one.why_not) for one in rows if one.why_not],
         "rows": every_row(rows),
-        "sources": {name: [source for source in texts if source] for name, texts in sources.items()},
+        "sources": {name: [source for source in dict.fromkeys(texts) if source] for name, texts in sources.items()},
     }
     return page(f"{title}: dse validate", data, "validation.js")
 

@@ -119,7 +119,6 @@ def horizontal(first: Parameter, values: list[Any]) -> alt.X:
 def best_of(designs: NamedDesigns) -> dict[Any, dict[Any, Mapping[str, Any]]]:
     """Value of the second name -> value of the first -> the best design with both values; feasible ones come first."""
     objective = designs.space.objectives[0]
-    sign = 1.0 if objective.direction == "minimize" else -1.0
     lines: dict[Any, dict[Any, Mapping[str, Any]]] = {}
     ranks: dict[tuple[Any, Any], tuple[bool, float]] = {}
     for record in designs.records:
@@ -128,7 +127,7 @@ def best_of(designs: NamedDesigns) -> dict[Any, dict[Any, Mapping[str, Any]]]:
             continue
         params = record["params"]
         point = (params[designs.names[1]] if len(designs.names) > 1 else None, params[designs.names[0]])
-        rank = (not record["feasible"], sign * value)
+        rank = (not record["feasible"], objective.cost(value))
         if point not in ranks or rank < ranks[point]:
             ranks[point] = rank
             lines.setdefault(point[0], {})[point[1]] = record

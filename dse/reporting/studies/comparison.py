@@ -300,8 +300,7 @@ def best_design(front: tuple[FloatArray, TrialTable], at: int, objective: Object
     costs, table = front
     row = int(costs[:, at].argmin())
     [trial] = table.take(np.array([row])).trials
-    sign = -1.0 if objective.direction == "maximize" else 1.0
-    return BestDesign(trial.number, dict(trial.params), sign * float(costs[row, at]))
+    return BestDesign(trial.number, dict(trial.params), objective.cost(float(costs[row, at])))
 
 
 def dominated(costs: FloatArray, others: FloatArray) -> int:
@@ -357,8 +356,7 @@ def pair_texts(pair: StudyPair) -> list[str]:
 def best_text(pair: StudyPair, at: int) -> str:
     """The best value of an objective in both studies: ``step_time: a is best, 14.9 s against 15.6 s``."""
     objective, (first, second), (one, other) = pair.objectives[at], pair.best[at], pair.studies
-    sign = 1 if objective.direction == "minimize" else -1
-    rows = [(sign * best.value, study.name, best) for study, best in ((one, first), (other, second))]
+    rows = [(objective.cost(best.value), study.name, best) for study, best in ((one, first), (other, second))]
     (low, winner, best), (high, loser, rest) = sorted(rows, key=lambda row: row[0])
     name, values = objective.name.replace("_", " "), [readable(b.value, objective.unit) for b in (best, rest)]
     if low == high:

@@ -252,7 +252,7 @@ class Problem:
         for objective in space.objectives:
             ends = interval_of(self.formulas[objective.expression], known, space.names)
             sought.append(np.broadcast_to(ends[objective.direction == "maximize"], count))
-        costs = as_costs(np.stack(sought, axis=1), [objective.direction for objective in space.objectives])
+        costs = as_costs(np.stack(sought, axis=1), space.directions)
         possible = np.ones(count, dtype=bool)
         for limit in space.limits:
             possible &= interval_of(self.formulas[limit.expression], known, space.names)[1] > 0

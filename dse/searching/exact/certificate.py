@@ -242,14 +242,13 @@ def study_bound(
     bounds = search.bounds()
     lowest, least = known.min(axis=0), bounds.min(axis=0)
     whole = study.box.hypervolume(bounds)
-    signs = [-1.0 if objective.direction == "maximize" else 1.0 for objective in space.objectives]
     return StudyBound(
         study=study.name,
         trials=len(study.table),
         designs_priced=search.evaluated,
         proved=problem.proved,
         boxes_left=sum(map(len, search.waiting)),
-        limits=dict(zip((objective.key for objective in space.objectives), (least * signs).tolist(), strict=True)),
+        limits={o.key: o.cost(value) for o, value in zip(space.objectives, least.tolist(), strict=True)},
         gaps=dict(zip((o.name for o in space.objectives), regrets(lowest, least[np.newaxis]).tolist(), strict=True)),
         hypervolume_ratio=study.box.hypervolume(known) / whole if whole else 1.0,
     )

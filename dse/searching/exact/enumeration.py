@@ -60,7 +60,7 @@ class Tally:
 
 def costs_of(space: Space, evaluation: Evaluation) -> FloatArray:
     """(points, objectives) Values turned so that less is better; NaN where infeasible. [the unit of each]"""
-    costs = as_costs(evaluation.values, [objective.direction for objective in space.objectives])
+    costs = as_costs(evaluation.values, space.directions)
     return np.where(evaluation.feasible[:, None], costs, np.nan)
 
 

@@ -74,14 +74,13 @@ class InnerSearch:
         self.box = box
         self.batch_size = batch_size
         self.concurrency = concurrency
-        self.directions = [objective.direction for objective in space.objectives]
         #: Costs of the front before the first batch, after it, and so on; old ones are forgotten.
         self._fronts = {-1: np.empty((0, len(space.objectives)))}
         self._tail: list[FloatArray] = []  # costs that each trial of the batch in progress has found
 
     def learn(self, fronts: Sequence[FloatArray]) -> None:
         """Record the winners of some trials: their values, (winners, objectives) each."""
-        self._tail += [as_costs(values, self.directions) for values in fronts]
+        self._tail += [as_costs(values, self.space.directions) for values in fronts]
         while len(self._tail) >= self.batch_size:
             last, front = max(self._fronts.items())
             costs = np.unique(np.concatenate([front, *self._tail[: self.batch_size]]), axis=0)
@@ -109,7 +108,7 @@ class InnerSearch:
         evaluated = np.zeros(len(proposals), dtype=np.intp)
         for owner, designs in outer.inner(columns, len(proposals)):
             evaluation = evaluate(self.space, designs, rules=self.rules, jobs=jobs)
-            costs = as_costs(evaluation.values, self.directions)
+            costs = as_costs(evaluation.values, self.space.directions)
             costs[~evaluation.feasible] = np.nan
             missing = np.where(np.isfinite(evaluation.values).all(axis=1), 0.0, np.inf)
             violations = np.maximum(evaluation.violations, 0.0).sum(axis=1) + missing
@@ -137,7 +136,7 @@ class InnerSearch:
         for cost in kept.costs:
             left.add(cost)
         params, *rest = self.space.decode(kept.designs)
-        values = as_costs(kept.costs[1:], self.directions).tolist()  # turned twice is as it was
+        values = as_costs(kept.costs[1:], self.space.directions).tolist()  # turned twice is as it was
         keys, names = [o.key for o in self.space.objectives], [p.name for p in self.space.inner]
         winners = [
             {"params": {name: design[name] for name in names}, "values": dict(zip(keys, costs, strict=True))}

@@ -355,7 +355,6 @@ class ScreeningSampler(BaseSampler):
         self.jobs = jobs
         self.lattice = Lattice(self.space)
         self.distributions = {p.name: p.distribution for p in space.parameters}
-        self._directions = [objective.direction for objective in space.objectives]
         self._queue: list[tuple[dict[str, Any], int]] = []
         self._others = optuna.samplers.RandomSampler(seed=seed)
         self._lock = Lock()
@@ -432,7 +431,7 @@ class ScreeningSampler(BaseSampler):
             columns = {name: np.tile(column, len(shardings)) for name, column in columns.items()}
             columns["sharding"] = np.repeat(shardings, len(places))
         evaluation = evaluate(self.screened, columns, rules=self.rules, jobs=self.jobs)
-        costs = as_costs(evaluation.values, self._directions)
+        costs = as_costs(evaluation.values, self.space.directions)
         times = evaluation.breakdown.columns().get("step_time", costs[:, 0]) + np.where(evaluation.feasible, 0.0, LATE)
         rows = np.arange(len(places))
         rows += np.nan_to_num(times, nan=np.inf).reshape(-1, len(places)).argmin(axis=0) * len(places)

@@ -269,8 +269,7 @@ class TrialTable:
     @property
     def costs(self) -> FloatArray:
         """(trials, objectives) Values turned so that less is better; NaN where infeasible."""
-        directions = [objective.direction for objective in self.space.objectives]
-        return np.where(self.feasible[:, None], as_costs(self.values, directions), np.nan)
+        return np.where(self.feasible[:, None], as_costs(self.values, self.space.directions), np.nan)
 
     @cached_property
     def trials(self) -> list[FrozenTrial]:

@@ -54,6 +54,10 @@ class Objective:
         """Name in tables and JSON, ending in the unit: ``step_time_s``."""
         return keyed(self.name, self.unit)
 
+    def cost(self, value: float) -> float:
+        """A value with its sign turned if it is maximized, so that less is better; and the value of a cost."""
+        return value if self.direction == "minimize" else -value
+
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
