@@ -399,19 +399,17 @@ def _otherwise(settings: Mapping[str, Any]) -> list[str]:
     in_flight = stated("fine_grained_offloading_max_inflight_offloads", 1)
     known = {"recompute_modules": {m.name for m in MODULES}, "offload_modules": {m.name for m in OFFLOAD_MODULES}}
     unknown = {name: [m for m in stated(name) or () if m not in names] for name, names in known.items()}
+    masks, missing = float(stated("micro_batch_size", 1)) * float(stated("seq_length", 0)) ** 2, KEYS["missing"]
     lines = {
         "position_embedding_type alibi is read as none": stated("position_embedding_type") == "alibi",
         "fp8_recipe delayed is read as tensorwise": stated("fp8") and stated("fp8_recipe", "delayed") == "delayed",
         f"experts balanced by {balance} are evaluated as uneven as with an auxiliary loss":
             balance not in BALANCES and not stated("moe_router_enable_expert_bias"),
-        "multi-latent attention without --qk-layernorm has no norms of its latents in Megatron-LM; the evaluated model "
-        "has them": stated("multi_latent_attention") and not stated("qk_layernorm"),
         "of every group of layers the last is read as the one with experts, not the first":
             re.fullmatch("0*([2-9]|[1-9][0-9]+)", str(stated("moe_layer_freq", 1))),
-        "without moe_permute_fusion several kernels reorder the tokens of experts; evaluated as one: set it":
-            stated("num_experts") and not stated("moe_permute_fusion"),
-        "without delay_wgrad_compute fewer kernels hide exchanges of experts than evaluated: set it":
-            stated("overlap_moe_expert_parallel_comm") and not stated("delay_wgrad_compute"),
+        f"masks of attention, {masks / 1e9:.3g} GB, are not counted; set --no-create-attention-mask-in-dataloader":
+            masks > 1e9 and stated("create_attention_mask_in_dataloader", True),
+        **{f"without {name} {row['note']}": stated(row["with"]) and not stated(name) for name, row in missing.items()},
         "without dsa_kernel_backend PyTorch scores all keys of sparse attention in fp32; evaluated in 16 bits, which "
         "is faster: set cudnn or tilelang": _is_dense(settings),
         **{f"{name} {', '.join(modules)}: not modelled": modules for name, modules in unknown.items()},
@@ -425,7 +423,5 @@ def _otherwise(settings: Mapping[str, Any]) -> list[str]:
             stated("moe_router_force_load_balancing"),
         f"optimizer {stated('optimizer')} is read as adam":
             stated("optimizer", "adam") not in ("adam", "muon", "dist_muon"),
-        "without use_precision_aware_optimizer chips keep fp32 weights of offloaded states: 4 bytes each, not counted":
-            stated("optimizer_cpu_offload") and not stated("use_precision_aware_optimizer"),
     }  # fmt: skip
     return [line for line, holds in lines.items() if holds]

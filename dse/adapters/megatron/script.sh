@@ -42,6 +42,7 @@ OTHER_ARGS=(
   --eval-interval "${EVAL_INTERVAL:-1000}" --eval-iters "${EVAL_STEPS:-10}"
   --save "$CHECKPOINT_DIR" --save-interval "${SAVE_INTERVAL:-1000}" --load "$CHECKPOINT_DIR"
   --log-interval 1 --log-throughput  # TFLOP/s of a GPU, to compare with dse explain
+  --no-create-attention-mask-in-dataloader  # kernels of attention make their own
   --manual-gc --manual-gc-interval 100  # all ranks collect garbage at the same time
   --distributed-timeout-minutes 60
 )

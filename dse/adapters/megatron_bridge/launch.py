@@ -231,7 +231,7 @@ def _settings(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Settings of a configuration, and keys that may change the cost and are not read."""
     names = {at: name for name, at in PLACES.items()}
     names |= {("model", key): name for name, key in NAMES["plain_yarn"].items()}
-    settings: dict[str, Any] = {"max_position_embeddings": None, "group_query_attention": True}
+    settings: dict[str, Any] = dict(NAMES["usual"])
     unread: list[str] = []
     for section in ("model", *NAMES["sections"]):
         for key, value in (content.get(section) or {}).items():

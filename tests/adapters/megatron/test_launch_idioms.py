@@ -87,8 +87,8 @@ def test_a_launcher_that_does_not_decide_the_gpus_asks_for_them(launcher, tmp_pa
 
 @pytest.mark.parametrize(("text", "note"), cases(__file__, "what_depends_on_the_machine_or_is_read_otherwise_is_named"))
 def test_what_depends_on_the_machine_or_is_read_otherwise_is_named(text, note, tmp_path):
-    command = "torchrun --nproc_per_node 8 --nnodes ${N:-1} pretrain_gpt.py --tensor-model-parallel-size $TP $F"
-    _, notes = read(tmp_path, f"{text}\n{command} {MODEL} {SIZES}\n")
+    command = "torchrun --nproc_per_node 8 --nnodes ${N:-1} pretrain_gpt.py --tensor-model-parallel-size $TP"
+    _, notes = read(tmp_path, f"{text}\n{command} {MODEL} {SIZES} $F\n")
     assert note in notes
 
 
