@@ -22,7 +22,7 @@ from dse.reporting.answers import study_words
 from dse.reporting.studies.nothing_feasible import nothing_feasible
 from dse.reporting.study_report import certificate_text, study_report, surroundings_text
 from dse.searching.batches.loop import Outcome
-from dse.searching.exact.certificate import quick_certificate, surroundings
+from dse.searching.exact.certificate import quick_certificate, remembered_front, surroundings
 from dse.searching.trials.trial_table import Selection
 from dse.spaces.space import Space
 
@@ -77,7 +77,9 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
         write_artefacts(study, args.out / args.emit, part, args.emit, note=say)
     if table.feasible.any():
         return 0
-    say(nothing_feasible(study.space, table.each_record(), study.profile))
+    whole = remembered_front(study)
+    among = f" among all {whole.legal:,}" if whole else ""
+    say(nothing_feasible(study.space, table.each_record(), study.profile, among))
     return 1
 
 

@@ -17,8 +17,11 @@ from dse.spaces.space import Space
 MORE_SAVES_MEMORY = ("pp", "tp", "recompute", "distributed_optimizer", "dram_capacity")
 
 
-def nothing_feasible(space: Space, records: Iterable[Record], profile: str) -> str:
-    """Why a study has no front, in one line: designs without a number, then limits, and a change that would help."""
+def nothing_feasible(space: Space, records: Iterable[Record], profile: str, among: str = "") -> str:
+    """Why a study has no front, in one line: designs without a number, then limits, and a change that would help.
+
+    `among` says which designs were evaluated, such as " among all 12".
+    """
     unpriced: list[Record] = []
     broken = BrokenLimits(space)
     for record in records:
@@ -30,8 +33,8 @@ def nothing_feasible(space: Space, records: Iterable[Record], profile: str) -> s
     if not total:
         return "no feasible design: no finished trials yet"
     if not unpriced:
-        return f"no feasible design: {broken.text()}"
-    text = f"no feasible design: {len(unpriced)} of {total} have no number under profile {profile}"
+        return f"no feasible design{among}: {broken.text()}"
+    text = f"no feasible design{among}: {len(unpriced)} of {total} have no number under profile {profile}"
     wanting = remedies(space, profile, space.encode(unpriced))
     text += f", {wanting}" if wanting else ""
     return f"{text}; of the others, {broken.text()}" if broken.total else text

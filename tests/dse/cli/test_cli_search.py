@@ -84,14 +84,14 @@ def test_pins_and_objectives_change_the_space(folder):
 
 def test_nothing_feasible_names_the_limit_the_closest_design_and_a_remedy(folder):
     """JSON is an object without designs."""
-    search = ["search", "small.yaml", "--budget", "10", "--set", "dram_capacity=1 GB"]
+    search = ["search", "gpt3_175b_1024_a100", "--budget", "100", "--set", "dram_capacity=1 GB"]
     out, err = outputs_of(*search, code=1)
-    assert out == ("Study small: 48 layouts evaluated, 0 on the Pareto front. 10 of 10 trials do not fit.\n")
+    assert out.startswith("Study gpt3_175b_1024_a100: 2,340 layouts evaluated, 0 on the Pareto front. 100 of 100")
     [line] = [line for line in err.splitlines() if line.startswith("dse: ")]
-    assert line.startswith("dse: no feasible design: 10 of 10 break fits, closest by ")
+    assert line.startswith("dse: no feasible design among all 2,340: 100 of 100 break fits_in_memory, closest by ")
     assert " GB at tp=" in line
     study = json_of(*search, code=1)
-    assert (study["front"], study["n_infeasible"], study["hypervolume"]) == ([], 10, 0.0)
+    assert (study["front"], study["n_infeasible"], study["hypervolume"]) == ([], 100, 0.0)
 
 
 def test_out_writes_tables_history_and_summary(folder):
