@@ -187,14 +187,17 @@ def remembered_front(study: BaseStudy) -> ExactFront | None:
     """The exact front from the memory of a sampler that has evaluated every design, checked; else None."""
     space = sought_space(study)
     with Store(study.storage, "read") as store:
-        attributes = store.study(study.name).user_attrs
-    for memory in (of[FOUND] for name, of in attributes.items() if name.startswith(MEMORY) and FOUND in of):
-        archive = Archive.unpacked(memory["archive"], len(space.parameters), len(space.objectives))
-        if archive.complete and not archive.thin and memory["focus"] == study.plan.focus:
-            designs, count = Lattice(space).columns(archive.places), int(space.legal.count)
-            evaluation = evaluate(space, designs, rules=rules_for(space, study.profile))
-            if np.allclose(costs_of(space, evaluation), archive.costs, rtol=1e-9, atol=0):
-                return ExactFront(space, designs, evaluation, count, count, None, study.profile)
+        stored = store.study(study.name)
+        with store.reading(stored.study_id, "study_user_attributes"):
+            memories = [of[FOUND] for name, of in stored.user_attrs.items() if name.startswith(MEMORY) and FOUND in of]
+            texts = [memory["archive"] for memory in memories if memory["focus"] == study.plan.focus]
+            archives = [Archive.unpacked(text, len(space.parameters), len(space.objectives)) for text in texts]
+            whole = [archive for archive in archives if archive.complete and not archive.thin]
+            fronts = [(Lattice(space).columns(archive.places), archive.costs) for archive in whole]
+    for designs, costs in fronts:
+        evaluation, count = evaluate(space, designs, rules=rules_for(space, study.profile)), int(space.legal.count)
+        if np.allclose(costs_of(space, evaluation), costs, rtol=1e-9, atol=0):
+            return ExactFront(space, designs, evaluation, count, count, None, study.profile)
     return None
 
 
