@@ -33,7 +33,7 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 67_279),
+    ("costmodel dse", "", 67_274),
     ("costmodel dse", "dse.adapters", 45_635),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_706),
     ("dse.searching dse.storage", "", 6_732),

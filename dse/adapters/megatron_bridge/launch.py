@@ -76,8 +76,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
 def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Settings in the sections of a configuration."""
     sections: dict[str, dict[str, Any]] = {"model": {}, "train": {}, "ddp": {}, "optimizer": {}}
-    implied = ("vocab_size", "max_position_embeddings", "group_query_attention", "make_vocab_size_divisible_by", "spec")
-    left = {name: value for name, value in settings.items() if name not in implied}
+    left = {name: value for name, value in settings.items() if name not in NAMES["implied"]}
     sections["model"] |= _provided(left)
     sections["mixed_precision"] = _mixed_precision(left)
     model = sections["model"]

@@ -142,7 +142,7 @@ def test_a_vocabulary_that_is_not_stated_is_that_of_a_known_tokenizer(tmp_path, 
 
 def test_arguments_that_are_not_read_are_named_and_those_without_cost_are_not(tmp_path):
     named = [
-        "--no-bias-swiglu-fusion", "--no-masked-softmax-fusion", "--moe-router-fusion",
+        "--no-bias-swiglu-fusion", "--no-masked-softmax-fusion", "--moe-router-padding-for-fp8",
         "--moe-pad-expert-input-to-capacity", "--moe-token-drop-policy", "--ddp-bucket-size",
         "--log-anything",
         "--use-checkpoint-args", "--data-anything", "--rotary-anything",
