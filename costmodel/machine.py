@@ -20,28 +20,28 @@ from costmodel.errors import DseError, suggestion
 #: Endings of the names of quantities that must be positive.
 POSITIVE: Final = (
     "bandwidth", "capacity", "clock", "efficiency", "sustained", "size", "height", "width",
-    "used", "oversubscription", "wrap", "clustering", "lanes", "cores", "per_core",
+    "used", "oversubscription", "wrap", "clustering", "lanes", "cores", "per_core", "streaming",
 )  # fmt: skip
 #: Quantities with these endings that may be 0.
 NONE_OF: Final = ("collective_cores", "nominal_clock")
-#: The largest number that is finite. [-]
-LARGEST: Final = float(np.finfo(np.float64).max)
+#: The least number above 0, and the largest one, of quantities with no other ends: costs stay finite. [-]
+LEAST, LARGEST = 1e-30, 1e30
 _UNKNOWN: Final = np.asarray(np.nan)
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """From `low` to `high`, in the unit of the quantity; where `above` is set, `low` itself is outside."""
+    """From `low` to `high`, in the unit of the quantity; numbers between 0 and `least` are outside."""
 
     low: float = 0.0
     high: float = LARGEST
-    above: bool = False
+    least: float = 0.0
 
     def holds(self, values: ArrayLike) -> Any:
         """True for values inside the range, and for NaN, an unknown value. [as the values]"""
         numbers: FloatArray = np.asarray(values, dtype=np.float64)
-        return ~((numbers < self.low) | (numbers > self.high) | (self.above & (numbers == self.low)))
+        return ~((numbers < self.low) | (numbers > self.high) | ((numbers > 0) & (numbers < self.least)))
 
     def refusal(self, value: float) -> str:
         """Message for a value outside of a range: it names the expected range.
@@ -51,10 +51,11 @@ class Range:
         """
         if value > self.high:
             wanted = "a share, at most 1" if self.high == 1 else f"at most {self.high:g}"
-            return f"{value:g}: expected {wanted if self.high < LARGEST else 'a finite number'}"
+            return f"{value:g}: expected {wanted if value < np.inf else 'a finite number'}"
         if value < 0:
             return f"{value:g}: expected no negative number"
-        return f"{value:g}: expected {f'at least {self.low:g}' if self.low else 'more than 0'}"
+        low = max(self.low, self.least)
+        return f"{value:g}: expected {f'at least {low:g}' if value or low > LEAST else 'more than 0'}"
 
 
 class MachinePart(Columns):
@@ -69,10 +70,8 @@ class MachinePart(Columns):
         part = super().of(**values)
         ranges = part_ranges(cls)
         for name, numbers in part.columns().items():
-            inside = ranges[name].holds(numbers)
-            if not np.all(inside):
-                first = np.broadcast_to(numbers, np.shape(inside))[~inside].flat[0]
-                raise DseError(f"{cls.__name__}: {name}: {ranges[name].refusal(float(first))}")
+            if (outside := np.extract(~ranges[name].holds(numbers), numbers)).size:
+                raise DseError(f"{cls.__name__}: {name}: {ranges[name].refusal(float(outside[0]))}")
         return part
 
 
@@ -91,19 +90,19 @@ def _range(item: Field[Any]) -> Range:
     """The range of a column."""
     default = item.default_factory
     high = np.inf if default is not MISSING and np.isinf(default()).any() else LARGEST
-    low = item.metadata.get("low", 0.0)
     needed = item.name.endswith(POSITIVE) and not item.name.endswith(NONE_OF)
-    return Range(low, item.metadata.get("high", high), above=needed and low == 0)
+    low = item.metadata.get("low", LEAST if needed else 0.0)
+    return Range(low, item.metadata.get("high", high), LEAST)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Chip(MachinePart):
     """One accelerator. Each column holds one value, or one per design. Energies and areas are unit costs."""
 
-    cores: FloatArray = column("-")
-    arrays_per_core: FloatArray = column("-")  #: matrix units in one core
-    array_height: FloatArray = column("-")  #: multiply-adds per cycle of one matrix unit: height * width
-    array_width: FloatArray = column("-")
+    cores: FloatArray = column("-", low=1, high=1e9)
+    arrays_per_core: FloatArray = column("-", low=1, high=1e9)  #: matrix units in one core
+    array_height: FloatArray = column("-", low=1, high=1e9)  #: multiply-adds per cycle of a matrix unit: height * width
+    array_width: FloatArray = column("-", low=1, high=1e9)
     clock: FloatArray = column("Hz", high=1e11)
     sustained: FloatArray = column("-", high=1)  #: share of the clock that hours of matrix work can hold
     matrix_efficiency: FloatArray = column("-", high=1)  #: share of a busy matrix unit's cycles that multiply

@@ -15,6 +15,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, Columns, FloatArray, broadcast_columns, column
 from costmodel.errors import DseError, suggestion
+from costmodel.machine import LARGEST
 from costmodel.training.blocks import BLOCKS, Block
 
 
@@ -25,7 +26,7 @@ class Domain:
     words: Sequence[str] = ()  #: word -> code, its place
     switch: bool = False  #: off (0) or on (1)
     low: float = 1.0  #: [-]
-    high: float = np.inf  #: [-]
+    high: float = LARGEST  #: [-]
     whole: bool = True  #: whether it counts something
 
     @classmethod
@@ -154,7 +155,7 @@ def _check_column(name: str, values: FloatArray, domain: Domain) -> None:
     uneven = (values != np.floor(values)) & domain.whole
     wrong = values[(values < domain.low) | (values > domain.high) | uneven]
     if wrong.size:
-        upper = "" if domain.high == np.inf else f" to {domain.high:g}"
+        upper = "" if domain.high == LARGEST else f" to {domain.high:g}"
         kind = "a whole number" if domain.whole else "a number"
         raise DseError(f"design: {name}: expected {kind} from {domain.low:g}{upper}, got {wrong[0]:g}")
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from textwrap import fill
 from typing import Any, Final, Self
@@ -340,7 +341,8 @@ class Space(Definition):
         unit = self.unit_of(name)
         if isinstance(value, str):
             return scalar(value) if unit == "-" else value
-        return value if unit == "-" or isinstance(value, bool) else f"{float(value)!r} {unit}"
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        return f"{float(value)!r} {unit}" if is_number and unit != "-" else value
 
     def _full_name(self, name: str) -> str:
         """The name that a short or a capital spelling stands for, such as ``mbs`` or ``TP``."""

@@ -52,9 +52,9 @@ def counts(rng: np.random.Generator, most: float, points: int, low: float = 1.0)
 def column_values(rng: np.random.Generator, name: str, domain: Domain, points: int) -> FloatArray:
     """Values of a column, all over its domain; (points,). [-]"""
     if not domain.whole:
-        high = domain.high if np.isfinite(domain.high) else 4.0
+        high = domain.high if domain.high < 1e30 else 4.0
         return np.where(rng.random(points) < 0.5, domain.low, rng.uniform(domain.low, high, points))
-    if np.isfinite(domain.high):
+    if domain.high < 1e30:
         return rng.integers(int(domain.low), int(domain.high) + 1, points).astype(float)
     return counts(rng, MOST[name], points, domain.low)
 

@@ -9,13 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-
 from costmodel.columns import layout_of
 from costmodel.errors import DseError
 from costmodel.formats.input_files import Section
 from costmodel.formats.quantity import dimension, unit_name
-from costmodel.machine import Range, System
+from costmodel.machine import LARGEST, Range, System
 from costmodel.rules.registry import NATIVE, all_columns, design_columns, design_rules
 from costmodel.rules.rules import Workload
 from costmodel.steps.breakdown import Breakdown, with_unit_suffix
@@ -65,12 +63,11 @@ def impossible(name: str, value: float, ranges: Mapping[str, Range]) -> str:
     domain = all_columns().get(name)
     if (name in OTHER_COUNTS or domain == COUNT) and not (1 <= value <= MOST and float(value).is_integer()):
         return f"{value:g}: expected a whole number of at least 1"
-    domain = domain or COUNT
-    ranged = not domain.words and not domain.switch and domain.high < np.inf
-    uneven = domain.whole and not float(value).is_integer()
-    if ranged and (uneven or not domain.low <= value <= domain.high):
-        kind = "a whole number" if domain.whole else "a number"
-        return f"{value:g}: expected {kind} from {domain.low:g} to {domain.high:g}"
+    if domain and not (domain.words or domain.switch) and (domain.high < LARGEST or value > LARGEST):
+        uneven = domain.whole and not float(value).is_integer()
+        if uneven or not domain.low <= value <= domain.high:
+            kind = "a whole number" if domain.whole else "a number"
+            return f"{value:g}: expected {kind} from {domain.low:g} to {domain.high:g}"
     if name in ranges and not (value == value and ranges[name].holds(value)):
         return ranges[name].refusal(value)
     return ""

@@ -173,7 +173,7 @@ class Parameter:
         """A value as the column holds it: a word's place, 0 or 1 for a boolean, else the number. [unit]"""
         if isinstance(value, Real):
             return float(value)
-        word = str(value) if value in self.words else str(value).lower()
+        word = str(value) if value in self.words else str(value).lower() if isinstance(value, str) else repr(value)
         if word not in self.words:
             raise DseError(f"{self.name}: {word!r} is not a value{suggestion(word, self.words)}")
         return float(self.words.index(word))

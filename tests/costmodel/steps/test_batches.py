@@ -36,7 +36,7 @@ def values_of(domain: Domain) -> list[float]:
     """Values that a batch of a column takes: every code, or a few counts."""
     if domain == TILE_EDGE:
         return [64.0, 128.0]
-    return list(np.arange(domain.low, domain.high + 1)) if np.isfinite(domain.high) else [*COUNTS]
+    return list(np.arange(domain.low, domain.high + 1)) if domain.high < 1e30 else [*COUNTS]
 
 
 #: The first split and the first tile of every kernel.
