@@ -44,6 +44,10 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     settings, lost = settings_of(launch)
     if settings.get("use_megatron_fsdp") and settings.get("use_tp_pp_dp_mapping"):
         raise NotExpressible("zero=2 or 3 with rank_order=tp_cp_pp_dp: Megatron-Bridge does not combine them")
+    if "hybrid_layer_pattern" in settings and launch["vpp"] > 1:  # hybrid_provider.py
+        raise NotExpressible(
+            f"vpp={launch['vpp']}: Megatron-Bridge has no virtual stages of hybrid models; take --format megatron"
+        )
     if launch.model.learned_positions and launch.model.position_embedding == "learned":
         lost = [*lost, f"model: learned_positions={launch.model.learned_positions:g}"]
     content, peft = _sections(settings), peft_section(launch, MEGATRON)
