@@ -410,6 +410,7 @@ def _otherwise(settings: Mapping[str, Any]) -> list[str]:
         f"masks of attention, {masks / 1e9:.3g} GB, are not counted; set --no-create-attention-mask-in-dataloader":
             masks > 1e9 and stated("create_attention_mask_in_dataloader", True),
         **{f"without {name} {row['note']}": stated(row["with"]) and not stated(name) for name, row in missing.items()},
+        "the loss that trains the indexer of sparse attention is not evaluated": stated("dsa_indexer_loss_coeff"),
         "without dsa_kernel_backend PyTorch scores all keys of sparse attention in fp32; evaluated in 16 bits, which "
         "is faster: set cudnn or tilelang": _is_dense(settings),
         **{f"{name} {', '.join(modules)}: not modelled": modules for name, modules in unknown.items()},

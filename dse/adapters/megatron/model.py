@@ -162,7 +162,7 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
         settings |= _hybrid_layers(settings)
         settings |= {setting: int(getattr(model, field)) for setting, field in KEYS["mamba"].items()}
     if model.index_topk:
-        settings |= {"experimental_attention_variant": "dsa", "no_rope_fusion": True}
+        settings |= KEYS["sparse"]
         settings |= {setting: int(getattr(model, field)) for setting, field in KEYS["index"].items()}
     if model.num_residual_streams > 1:
         settings |= {"enable_mhc_connections": True, "mhc_num_residual_streams": int(model.num_residual_streams)}

@@ -161,8 +161,7 @@ def test_no_name_of_a_model_is_a_command(module, field):
 
 @by_table("form", "name", "pins", "why")
 def test_what_a_framework_cannot_run_is_refused(form, name, pins, why):
-    is_model = name in model_names()
-    launch = launch_of(name, 64, pins) if is_model else Launch.of_run(run_of(Space.load(name, pins)))[0]
+    launch = launch_of(name, 64, pins) if name in model_names() else Launch.of_run(run_of(Space.load(name, pins)))[0]
     with pytest.raises(NotExpressible, match=why):
         load(launch_forms()[form].write)(launch)
 
@@ -316,8 +315,7 @@ def test_a_file_keeps_the_framework_and_the_chips_that_priced_it(form, framework
     path = tmp_path / f"launch{launch_forms()[form].ending}"
     path.write_bytes(file.content)
     launch, notes = read_launch(path, form)
-    # Losses of MaxText are of each sequence (moe.py: load_balance_loss); Qwen3's is of the global batch.
-    lost = ["maxtext has no setting for model: router_balance=global_aux_loss"] * (model == "qwen3_30b_a3b")
+    lost = cases(__file__, "LOST").get(model, [])
     assert (launch.framework, launch.world_size, [*file.notes, *notes]) == (framework, 64, lost)
     again = launch_space(launch, "h100_80g_dgx", "again")
     one, other = (evaluate(same, same.encode([same.completed({})])).breakdown for same in (space, again))
