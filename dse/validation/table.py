@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,8 +38,8 @@ ROW_TYPES: Final = (
 #: Columns without which a table says nothing.
 NEEDED: Final = {"row_type": f"one of {', '.join(ROW_TYPES)}", "dataset": "a name of rows that belong together"}
 
-#: Rows with mistakes that a table may have. [-]
-MOST_MISTAKES: Final = 1000
+#: Rows that a table may have: the memory for a replay of one group grows with their square. [-]
+MOST_ROWS: Final = 5_000
 
 #: Larger numbers than anything that is measured are slips: of layers, and of anything else.
 MOST_LAYERS: Final = 1e4
@@ -155,13 +155,15 @@ def read_table(path: Path) -> list[MeasuredRow]:
         )
     if not lines:
         raise DseError(f"{path}: no rows below its heading; expected one for each measurement")
-    rows, wrong = [], []
-    for line, cells in lines:
-        rows.append(measured_row(line, heading, cells))
-        wrong += [rows[-1].mistake] if rows[-1].mistake else []
-        if len(wrong) > MOST_MISTAKES:
-            raise DseError(f"{path}: {wrong[0]}; more than {MOST_MISTAKES:,} rows have mistakes")
-    return rows
+    if len(lines) > MOST_ROWS:
+        raise DseError(f"{path}: {len(lines):,} rows, at most {MOST_ROWS:,} are read; split the table")
+    rows = [measured_row(line, heading, cells) for line, cells in lines]
+    lines_of = {row.id: row.line for row in reversed(rows)}
+    return [
+        row if row.line == lines_of[row.id] or row.mistake
+        else replace(row, mistake=f"line {row.line}: id: {row.id!r}: given on line {lines_of[row.id]}, too")
+        for row in rows
+    ]  # fmt: skip
 
 
 def unread_columns(path: Path) -> list[str]:
@@ -173,14 +175,17 @@ def unread_columns(path: Path) -> list[str]:
 def csv_cells(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Heading of a CSV file, and the number and cells of each line that is not empty.
 
-    Raises `DseError` if it is not a CSV file.
+    Raises `DseError` if it is not a CSV file, or two columns have one name.
     """
     reader = csv.reader(io.StringIO(read_text(path, "a CSV file in UTF-8"), newline=""), strict=True)
     try:
         lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells)]
     except csv.Error as error:
         raise DseError(f"{path}: not a CSV file ({error})") from None
-    return (lines[0][1] if lines else []), lines[1:]
+    heading = lines[0][1] if lines else []
+    if twice := next((name for name in heading if name and heading.count(name) > 1), None):
+        raise DseError(f"{path}: column {twice!r}: given twice")
+    return heading, lines[1:]
 
 
 def measured_row(line: int, heading: list[str], cells: list[str]) -> MeasuredRow:
