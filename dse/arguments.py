@@ -50,12 +50,19 @@ def whole(value: Any, low: int) -> bool:
 NUMBER, MOST = int | float | np.integer | np.floating, 1e308
 #: Whole numbers that are at least 1; others may be 0.
 FROM_ONE: Final = {"gpus", "seq_len", "global_batch_size", "budget", "parallel", "chunk"}
+#: Numbers that may be 0; others are above it.
+FROM_ZERO: Final = {"dp_overlap", "tp_overlap", "ep_overlap", "pp_overlap", "spread"}
 #: Declared type -> whether it takes a value, the words for it, and the value that the function gets: None is the
 #: value itself. One with brackets that has no row is found by the word before them.
 KINDS: Final[dict[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any] | None]]] = {
     "int": (lambda value: whole(value, 0), "a whole number of at least 0", int),
     "positive": (lambda value: whole(value, 1), "a whole number of at least 1", int),
     "float": (lambda value: isinstance(value, NUMBER) and bool(0 < value < MOST), "a number above 0", float),
+    "not negative": (
+        lambda value: isinstance(value, NUMBER) and bool(0 <= value < MOST),
+        "a number of at least 0",
+        float,
+    ),
     "bool": (lambda value: type(value).__name__.startswith("bool"), "True or False", bool),
     "str": (lambda value: isinstance(value, str | NUMBER) and "\0" not in str(value), "text", str),
     "Path": (lambda value: isinstance(value, Path) and "\0" not in str(value), "a path", Path),
@@ -125,12 +132,13 @@ def checked_methods(owner: type[R]) -> type[R]:
 def kinds_of(name: str, annotation: str) -> list[str]:
     """Declared types of an argument as `KINDS` has them; "None" stands for no value.
 
-    >>> kinds_of("gpus", "int | None"), kinds_of("note", "Callable[[int | str], None]")
-    (['positive', 'None'], ['Callable'])
+    >>> kinds_of("gpus", "int | None"), kinds_of("spread", "float"), kinds_of("note", "Callable[[int | str], None]")
+    (['positive', 'None'], ['not negative'], ['Callable'])
     """
     declared = re.split(r" \| (?![^\[]*\])", annotation)
     kinds = [kind if kind in KINDS else kind.partition("[")[0] for kind in declared]
-    return ["positive" if name in FROM_ONE and kind == "int" else kind for kind in kinds]
+    ends = {"int": "positive"} if name in FROM_ONE else {"float": "not negative"} if name in FROM_ZERO else {}
+    return [ends.get(kind, kind) for kind in kinds]
 
 
 def converted(name: str, value: Any, kinds: list[str]) -> Any:
