@@ -212,12 +212,14 @@ class Source:
     name: str
     lines: dict[Location, int] = field(default_factory=dict)
     mistakes: list[tuple[int, str]] = field(default_factory=list)
+    origins: dict[Location, tuple[Location, str]] = field(default_factory=dict)  #: of parts that another file adds
 
     def mistake(self, at: Location, what: str) -> None:
-        """Note that the part at `at` is wrong."""
+        """Note that the part at `at` is wrong, or its file if another part names one that it comes from."""
+        at, file = self.origins.get(at, (at, ""))
         line = next((self.lines[at[:n]] for n in range(len(at), -1, -1) if at[:n] in self.lines), 0)
         where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in at).lstrip(".").replace("\n", "\\n")
-        self.note(line, f"{where + ': ' if where else ''}{what}")
+        self.note(line, f"{where + ': ' if where else ''}{file}{what}")
 
     def note(self, line: int, what: str) -> None:
         """Note that a line, counted from 1, is wrong; 0 where it is unknown."""

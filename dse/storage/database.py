@@ -421,7 +421,9 @@ def back_up(url: str, file: Path) -> int:
         raise DseError(f"--backup {file}: no folder {str(file.parent)!r}; create it first")
     part = file.with_name(f"{PART_BEGINNING}{secrets.token_hex(8)}{PART_ENDING}")
     database = Database(url, "read")
+    database.where += f", copied to {file}"
     try:
+        part.touch()  # a folder without rights is a fault of the copy, not of the database
         database.copy_to(part)
         with part.open("rb") as copy:
             os.fsync(copy.fileno())

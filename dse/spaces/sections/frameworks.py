@@ -105,13 +105,13 @@ def written_out(section: Section, model: Any, columns: Collection[str], quantiti
     names_said = {word for key in ("given", "parameters", "derived") for word in section.mapping(key)}
     names_said |= {alias.column for name, alias in DesignPoints.aliases.items() if name in names_said}
     given: dict[str, Any] = {}
+    known, at = [*columns, *quantities], (*section.at, "framework")
     for word, value in framework.said(model, lambda name: float(quantities.get(name, np.nan))).items():
-        if word in columns or word in quantities:
+        if word in known and word not in names_said:
             given[word] = value
-        elif word not in all_columns():
-            known = [*columns, *quantities]
+            section.source.origins[*section.at, "given", word] = at, f"{name}: given.{word}: "
+        elif word not in known and word not in all_columns():
             section.mistake("framework", f"{framework.name}: {word}: no such name{suggestion(word, known)}")
-    given = {word: value for word, value in given.items() if word not in names_said}
     data = {**section.data, "framework": {"name": framework.name}, "given": {**given, **section.mapping("given")}}
     if limits and isinstance(model, ModelShape):
         named = {word for key in ("given", "parameters", "derived") for word in data.get(key, {})}

@@ -114,7 +114,7 @@ def test_only_what_belongs_together_is_put_together(layouts, tmp_path, monkeypat
     ]:
         with pytest.raises(DseError, match=f"part1: was made with {words}.*; name another file"):
             exact_front(layouts, checkpoint=paths[0], **{"part": (1, 2), **change})
-    other = Space.from_text(dump({**layouts.data, "description": "the same designs under another text"}))
+    other = Space.from_text(dump({**layouts.data, "given": {**layouts.data["given"], "seq_len": 1024}}))
     with pytest.raises(DseError, match="another space"):
         exact_front(other, checkpoint=paths[0], part=(1, 2))
     monkeypatch.setattr(checkpoints, "program_digest", lambda: "dse 0.0")

@@ -151,6 +151,9 @@ def test_a_framework_file_says_where_values_come_from(tmp_path):
     path.write_text("schema: framework/v1\ndescription: mine\ngiven:\n  attention: fused\n")
     with pytest.raises(DseError, match="a value says where it comes from"):
         load_framework(path)
+    path.write_text(path.read_text().replace("fused", "{value: nosuch, kind: documented, source: mine}"))
+    with pytest.raises(DseError, match=r"framework: .*mine\.yaml: given\.attention: 'nosuch' is not a value"):
+        space_of(framework=str(path))
 
 
 def test_more_overlap_of_tensor_parallelism_is_never_slower():

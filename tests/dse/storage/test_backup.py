@@ -70,14 +70,10 @@ def test_a_backup_that_is_copied_by_hand_survives_the_log_of_a_killed_writer(url
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    (None, "no such file"),
-    (b"", "no whole database of studies"),
-    (b"text" * 1000, "no whole database of studies"),
-])  # fmt: skip
+@by_table("content", "message")
 def test_what_is_no_backup_is_refused_and_nothing_changes(url, tmp_path, content, message):
     if content is not None:
-        (tmp_path / "copy.db").write_bytes(content)
+        (tmp_path / "copy.db").write_text(content)
     with pytest.raises(DseError, match=message):
         restore(url, tmp_path / "copy.db")
     assert count(url) == 10
