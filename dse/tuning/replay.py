@@ -29,6 +29,8 @@ Evaluated = tuple[MeasuredRow, Expressed, dict[str, float]]
 RUN_TYPES: Final = ("train_step", "memory")
 #: Numbers of runs after which shares are reported. [-]
 AFTER: Final = (1, 3, 5, 10)
+#: Candidates of a group: the memory for their likeness grows with the square. [-]
+MOST_CANDIDATES: Final = 5_000
 #: Runs of a replay where nothing else is said. [-]
 RUNS: Final = 10
 
@@ -51,6 +53,8 @@ def replay(file: str | Path, runs: int = RUNS) -> dict[str, Any]:
             groups.setdefault(row.group, []).append(row)
         else:
             left[row.id or f"line {row.line}"] = "no group" if not row.group else f"a {row.row_type}"
+    if large := next((name for name, rows in groups.items() if len(rows) > MOST_CANDIDATES), None):
+        raise DseError(f"{file}: group {large}: {len(groups[large]):,} rows, at most {MOST_CANDIDATES:,} are replayed")
     replayed = [one for name, rows in groups.items() if (one := _replayed(name, rows, runs, left))]
     if not replayed:
         raise DseError(f"no group of runs with a time: a row needs a `group`, and `row_type` {' or '.join(RUN_TYPES)}")

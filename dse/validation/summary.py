@@ -111,14 +111,15 @@ def kendall_tau(rows: Sequence[ComparedRow]) -> float:
     """
     steps = (one for one in rows if one.is_step and one.row.row_type == "train_step")
     sweeps = grouped(((one.row.dataset, *one.sweep), one) for one in steps)
-    signs = [
-        float(np.sign(a.predicted_s - b.predicted_s) * np.sign(a.measured_s - b.measured_s))
-        for runs in sweeps.values()
-        for number, a in enumerate(runs)
-        for b in runs[:number]
-        if a.layout != b.layout
-    ]
-    return math.fsum(signs) / len(signs) if signs else math.nan
+    concordant, pairs = 0.0, 0
+    for runs in sweeps.values():
+        _, layouts = np.unique([repr(one.layout) for one in runs], return_inverse=True)
+        predicted, measured = np.array([(one.predicted_s, one.measured_s) for one in runs]).T
+        for last in range(1, len(runs)):
+            differ = layouts[:last] != layouts[last]
+            signs = np.sign(predicted[last] - predicted[:last]) * np.sign(measured[last] - measured[:last])
+            concordant, pairs = concordant + float(signs[differ].sum()), pairs + int(differ.sum())
+    return concordant / pairs if pairs else math.nan
 
 
 def memory_record(rows: Sequence[ComparedRow]) -> dict[str, float]:

@@ -38,8 +38,8 @@ ROW_TYPES: Final = (
 #: Columns without which a table says nothing.
 NEEDED: Final = {"row_type": f"one of {', '.join(ROW_TYPES)}", "dataset": "a name of rows that belong together"}
 
-#: Rows that a table may have: the memory for a replay of one group grows with their square. [-]
-MOST_ROWS: Final = 5_000
+#: Rows that a table may have. [-]
+MOST_ROWS: Final = 20_000
 
 #: Larger numbers than anything that is measured are slips: of layers, and of anything else.
 MOST_LAYERS: Final = 1e4
@@ -159,11 +159,7 @@ def read_table(path: Path) -> list[MeasuredRow]:
         raise DseError(f"{path}: {len(lines):,} rows, at most {MOST_ROWS:,} are read; split the table")
     rows = [measured_row(line, heading, cells) for line, cells in lines]
     lines_of = {row.id: row.line for row in reversed(rows)}
-    return [
-        row if row.line == lines_of[row.id] or row.mistake
-        else replace(row, mistake=f"line {row.line}: id: {row.id!r}: given on line {lines_of[row.id]}, too")
-        for row in rows
-    ]  # fmt: skip
+    return [row if row.line == lines_of[row.id] else replace(row, id=f"{row.id}:{row.line}") for row in rows]
 
 
 def unread_columns(path: Path) -> list[str]:
