@@ -170,7 +170,7 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
         settings["multi_latent_attention"] = True
         settings |= {s: int(getattr(model, field)) for s, field in LATENT.items() if getattr(model, field)}
     if model.num_experts:
-        settings |= dict(KEYS["experts"])
+        settings |= KEYS["experts"]
         dense, freq, layers = map(int, (model.first_dense_layers, model.moe_layer_freq, model.num_layers))
         if dense or freq > 1:
             turns, rest = divmod(layers - dense, freq)
