@@ -49,10 +49,10 @@ def replay(file: str | Path, runs: int = RUNS) -> dict[str, Any]:
     groups: dict[str, list[MeasuredRow]] = {}
     left: dict[str, str] = {}
     for row in read_table(Path(file)):
-        if row.group and row.row_type in RUN_TYPES:
+        if row.group and row.row_type in RUN_TYPES and not row.mistake:
             groups.setdefault(row.group, []).append(row)
         else:
-            left[row.id or f"line {row.line}"] = "no group" if not row.group else f"a {row.row_type}"
+            left[row.id] = row.mistake or (f"a {row.row_type}" if row.group else "no group")
     if large := next((name for name, rows in groups.items() if len(rows) > MOST_CANDIDATES), None):
         raise DseError(f"{file}: group {large}: {len(groups[large]):,} rows, at most {MOST_CANDIDATES:,} are replayed")
     replayed = [one for name, rows in groups.items() if (one := _replayed(name, rows, runs, left))]
@@ -116,8 +116,6 @@ def _evaluated(rows: Sequence[MeasuredRow], left: dict[str, str]) -> list[Evalua
     runs: dict[int, Expressed] = {}
     for at, row in enumerate(rows):
         try:
-            if row.mistake:
-                raise DseError(row.mistake)
             runs[at] = expressed_row(row)
         except DseError as error:
             left[row.id] = str(error)
@@ -145,5 +143,4 @@ def _answer(row: MeasuredRow, run: Expressed, cost: Mapping[str, float]) -> tupl
 
 
 def _share(best: float, times: Sequence[float]) -> float:
-    ran = [time for time in times if time > 0]
-    return best / min(ran) if ran else 0.0
+    return best / min((time for time in times if time > 0), default=math.inf)

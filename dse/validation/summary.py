@@ -116,9 +116,9 @@ def kendall_tau(rows: Sequence[ComparedRow]) -> float:
         _, layouts = np.unique([repr(one.layout) for one in runs], return_inverse=True)
         predicted, measured = np.array([(one.predicted_s, one.measured_s) for one in runs]).T
         for last in range(1, len(runs)):
-            differ = layouts[:last] != layouts[last]
             signs = np.sign(predicted[last] - predicted[:last]) * np.sign(measured[last] - measured[:last])
-            concordant, pairs = concordant + float(signs[differ].sum()), pairs + int(differ.sum())
+            signs = signs[layouts[:last] != layouts[last]]
+            concordant, pairs = concordant + float(signs.sum()), pairs + signs.size
     return concordant / pairs if pairs else math.nan
 
 

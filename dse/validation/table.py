@@ -131,10 +131,8 @@ class MeasuredRow:
         return self.row_type in ROW_TYPES and self.row_type.startswith("kernel")
 
 
-#: Column -> whether it holds numbers.
-COLUMNS: Final[Mapping[str, bool]] = {
-    f.name: f.type == "float" for f in fields(MeasuredRow) if f.name not in ("line", "mistake")
-}
+#: Column -> True if it holds numbers; `line` and `mistake` are not columns.
+COLUMNS: Final[Mapping[str, bool]] = {f.name: f.type == "float" for f in fields(MeasuredRow)[2:]}
 
 
 def read_table(path: Path) -> list[MeasuredRow]:
@@ -147,10 +145,10 @@ def read_table(path: Path) -> list[MeasuredRow]:
     heading, lines = csv_cells(path)
     lacking = [name for name in NEEDED if name not in heading]
     if lacking:
-        what = f"no column {', '.join(lacking)}" if heading else "empty"
+        wrong = f"no column {', '.join(lacking)}" if heading else "empty"
         usual = {"row_type": ROW_TYPES[0], "dataset": "mine"}
         raise DseError(
-            f"{path}: {what}; begin the first line with {','.join(lacking)} and each row of a measured step "
+            f"{path}: {wrong}; begin the first line with {','.join(lacking)} and each row of a measured step "
             f"with {','.join(usual[name] for name in lacking)} (docs/validation.md lists all columns)"
         )
     if not lines:
@@ -158,8 +156,14 @@ def read_table(path: Path) -> list[MeasuredRow]:
     if len(lines) > MOST_ROWS:
         raise DseError(f"{path}: {len(lines):,} rows, at most {MOST_ROWS:,} are read; split the table")
     rows = [measured_row(line, heading, cells) for line, cells in lines]
-    lines_of = {row.id: row.line for row in reversed(rows)}
-    return [row if row.line == lines_of[row.id] else replace(row, id=f"{row.id}:{row.line}") for row in rows]
+    firsts = {row.id: row for row in reversed(rows)}
+    return [row if row is firsts[row.id] else _repeated(row, firsts[row.id]) for row in rows]
+
+
+def _repeated(row: MeasuredRow, first: MeasuredRow) -> MeasuredRow:
+    """A row with the id of an earlier row: its line follows the id, and a copy of all cells is a mistake."""
+    copied = f"line {row.line}: the same row as line {first.line}" if replace(row, line=first.line) == first else ""
+    return replace(row, id=f"{row.id}:{row.line}", mistake=row.mistake or copied)
 
 
 def unread_columns(path: Path) -> list[str]:
@@ -217,5 +221,4 @@ def _mistake(name: str, text: str) -> str:
     if name == "mfu" and number > 1:
         return "expected a share of the peak rate, such as 0.42"
     most = MOST_LAYERS if name == "layers" else LARGEST
-    known = number == 0 or SMALLEST <= number <= most
-    return "" if known else "expected a number that can be measured"
+    return "" if number == 0 or SMALLEST <= number <= most else "expected a number that can be measured"
