@@ -53,8 +53,6 @@ MOST_AWAY: Final = 4096
 FEW_EXPERTS: Final = 16
 #: Compute capability from which on tensor cores multiply bf16 (NVIDIA, CUDA C++ Programming Guide).
 BF16_CAPABILITY: Final = 8
-#: `--precision` -> the format that it stands for, where that has another word.
-PRECISIONS: Final = {"fp8": "fp8_tensorwise", "mx": "mxfp8", "fp4": "nvfp4"}
 #: Pinned name -> the field of a question that an option sets.
 PINNED: Final = {"world_size": "chips", "global_batch_size": "sequences", "seq_len": "seq_len", "lora_rank": "lora"}
 #: Master weight and two moments of a parameter on a host, in fp32 (Megatron-LM, hybrid_optimizer.py). [B]
@@ -348,14 +346,16 @@ class _Layouts:
 
         Raises `ParameterError` for an unknown format, and `NothingFits` if none is left.
         """
-        for word in sorted({*self.question.precision} - {*FORMATS, *PRECISIONS}):
+        for word in sorted({*self.question.precision} - {*FORMATS, *(row.units for row in FORMATS.values())}):
             raise ParameterError(f"{{precision}} {word!r}: not a number format{suggestion(word, FORMATS)}")
         chip = self.system.chip
         has = {word: not row.units or bool(np.any(chip.format_rate(row.units))) for word, row in FORMATS.items()}
         has["bf16"] = not 0 < np.max(chip.compute_capability) < BF16_CAPABILITY
         of_chip = [word for word in FORMATS if has[word]]
         of_framework = list(self.runs["precision"].words) if "precision" in self.runs else of_chip
-        asked = [*dict.fromkeys(PRECISIONS.get(word, word) for word in self.question.precision)] or of_chip[:1]
+        # "fp8", "mx" and "fp4" stand for the framework's first format of these units.
+        named = {row.units: word for word, row in reversed([*FORMATS.items()]) if row.units and word in of_framework}
+        asked = [*dict.fromkeys(named.get(word, word) for word in self.question.precision)] or of_chip[:1]
         others = [word for word in asked if word not in of_chip or word not in of_framework]
         sides = {self.framework.title: of_framework, self.system.name: of_chip}
         known = "; ".join(f"{name} has {', '.join(words)}" for name, words in sides.items() if {*others} - {*words})

@@ -344,10 +344,14 @@ def read_adapters(config: Call) -> dict[str, Any]:
     return columns
 
 
+def listed_converters(config: Call) -> list[Call]:
+    """Converters of a model's layers."""
+    return [*(config.call("model_spec").arguments.get("converters") or ())]
+
+
 def lora_converters(config: Call) -> list[Call]:
     """Converters that add adapters."""
-    listed = config.call("model_spec").arguments.get("converters") or ()
-    return [converter for converter in listed if converter.name.endswith("LoRAConverter.Config")]
+    return [converter for converter in listed_converters(config) if converter.name.endswith("LoRAConverter.Config")]
 
 
 def _read_schedule(parallel: Call, design: Mapping[str, Any], model: ModelShape) -> dict[str, Any]:
@@ -388,8 +392,7 @@ def recomputing(config: Call) -> str:
 
 def converters(config: Call) -> list[str]:
     """Classes that convert linear layers to other formats, such as `Float8LinearConverter`."""
-    listed = config.call("model_spec").arguments.get("converters") or ()
-    names = [converter.name.removesuffix(".Config").rpartition(".")[2] for converter in listed]
+    names = [converter.name.removesuffix(".Config").rpartition(".")[2] for converter in listed_converters(config)]
     return [name for name in names if "Experts" not in name and name != "LoRAConverter"]
 
 
@@ -405,8 +408,8 @@ def unread(config: Call, launch: Launch) -> list[str]:
         )
     if any("target_modules" not in converter.arguments for converter in lora_converters(config)):
         notes.append("LoRAConverter without target_modules: its adapter beside the output matrix is not read")
-    if "Float8LinearConverter" in names:
-        notes.append("float8 with a scale for each row is read as fp8_tensorwise")
+    if any(converter.literal("recipe_name", "rowwise") != "rowwise" for converter in listed_converters(config)):
+        notes.append("Float8LinearConverter: recipe_name rowwise_with_gw_hp is read as rowwise")
     if read := {"selective": "that of attention alone", "memory_budget": "full"}.get(mode):
         notes.append(f"activation_checkpoint.mode {mode} is read as {read}")
     if others := [name for name in names if name not in TABLES["converters"]]:

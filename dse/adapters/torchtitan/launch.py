@@ -22,8 +22,6 @@ CLASSES: Final = {
     "components.quantization": tuple(name for names in TORCHTITAN.runs["precision"].words.values() for name in names),
     **TABLES["classes"],
 }
-#: Modules whose products are of another format; those of routers and the vocabulary stay.
-QUANTIZED: Final = ["attention", "feed_forward", "shared_experts"]
 
 
 class Code(str):
@@ -92,10 +90,7 @@ def _registry(launch: Launch, flavor: str, *, predicts: bool) -> dict[str, Any]:
         if launch.model.num_experts or "Experts" not in name
     ]
     shared = {"model_compile_enabled": True}
-    calls = [
-        Code(_call(f"{name}.Config", shared if "Experts" in name else {**shared, "fqns": QUANTIZED}))
-        for name in converters
-    ]
+    calls = [Code(_call(f"{name}.Config", {**shared, **TABLES["converted"].get(name, {})})) for name in converters]
     if rank := int(launch["lora_rank"]):
         modules = TORCHTITAN.word("lora_targets", launch["lora_targets"])
         scale = Code('float(environ["LORA_ALPHA"])')

@@ -20,7 +20,8 @@ from tests.support.runs import designs, ranks_of
 
 NARROW = [word for word, number_format in FORMATS.items() if number_format.units]
 #: Bytes of an element and its scale, as the recipes of the formats say.
-BYTES = {"fp8_tensorwise": 1, "fp8_blockwise": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
+BYTES = {"fp8_tensorwise": 1, "fp8_blockwise": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 0.5 + 1 / 16,
+         "fp8_rowwise": 1}  # fmt: skip
 #: Of a weight: blocks of 128 x 128 share an fp32 scale.
 WEIGHT_BYTES = {**BYTES, "fp8_blockwise": 1 + 4 / 128**2}
 
@@ -58,9 +59,6 @@ def products(shapes):
     return Gemms.stack(rows)
 
 
-# -- what does not change --------------------------------------------------------------------------------
-
-
 def test_both_16_bit_formats_cost_what_a_design_without_a_format_does(experts):
     """To the last bit, and beside designs in 8 bits."""
     system, layout = (load_system("h100_80g_dgx"), {"tp": 2, "dp": 8, "ep": 4, "sequence_parallel": 1, "zero": 1})
@@ -92,9 +90,6 @@ def test_what_is_not_quantised_takes_as_long_as_in_16_bits(precision, experts, a
         assert costs[0].backward[part].time == costs[1].backward[part].time
 
 
-# -- products --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("system", ["h100_80g_dgx", "b200_180g_dgx", "gaudi3_128g", "mi355x_288g"])
 def test_fewer_bits_are_never_slower(system):
     """Products of any shape, at any rate of at least one."""
@@ -116,18 +111,15 @@ def test_rows_of_experts_are_padded_to_what_the_format_needs(experts, any_format
     assert rows.tolist() == [200, 208, 224]
 
 
-# -- casts -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("precision", NARROW)
 @pytest.mark.parametrize("system", ["h100_80g_dgx", "b200_180g_dgx"])
 def test_each_operand_is_cast_and_where_need_be_transposed(precision, system, dense):
-    """Inputs forward, gradients of outputs backward: read 2 B, write b; b + b a copy; 2 B a maximum."""
+    """Inputs forward, gradients of outputs backward: read 2 B, write b; b + b a copy; 2 B each maximum."""
     kept, tokens, h, f = BYTES[precision], dense.seq_len, dense.hidden_size, dense.ffn_hidden_size
     outputs = (h + 2 * dense.key_value_size) + h + 2 * f + h
     inputs = h + h + h + f
     per_element = 2 + kept
-    per_element += 2 if precision in ("fp8_tensorwise", "nvfp4") else 0
+    per_element += {"fp8_tensorwise": 2, "nvfp4": 2, "fp8_rowwise": 2 * 2}.get(precision, 0)
     per_element += 2 * kept if precision != "fp8_tensorwise" or system == "h100_80g_dgx" else 0
     table = casts(ranks_of(dense, designs(dense, precision=precision), load_system(system)))
     assert (table.bytes_moved * table.count).sum() == pytest.approx(tokens * (inputs + outputs) * per_element)
@@ -164,9 +156,6 @@ def test_weights_are_cast_once_a_step_and_gathered_ones_for_each_pass(dense):
     assert once(zero=3) == pytest.approx(0, abs=1e-12)
 
 
-# -- memory ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("precision", NARROW)
 def test_inputs_of_products_are_kept_in_their_format(precision, dense, any_format):
     """A layer's row by hand: norm inputs, q, k, v, context and MLP halves in 16 bits, the rest narrow."""
@@ -194,13 +183,13 @@ def test_routers_keep_their_input_beside_what_experts_keep(experts, any_format):
 @pytest.mark.parametrize("system", ["h100_80g_dgx", "b200_180g_dgx"])
 @pytest.mark.parametrize("stage", [0, 1, 3])
 def test_weights_are_kept_as_the_recipe_says(precision, system, stage, dense):
-    """2 + 1 (+ 1) beside 16 bits; 1 (+ 1) alone, 2.06 of MX; four bits keep 16; shards have no copies."""
+    """2 + 1 (+ 1) with 16 bits; 1 (+ 1) alone, 2.06 of MX; four bits and rows keep 16; shards have no copies."""
     if precision in ("mxfp8", "nvfp4") and system == "h100_80g_dgx":
         pytest.skip("no such units")
     matrices = sum(dense.weights(k) for k in dense.sequence[0][0].kernels) * dense.num_layers
     size, replicas = WEIGHT_BYTES[precision], 8 if stage == 3 else 1
     copy = size if precision != "fp8_tensorwise" or system == "h100_80g_dgx" else 0.0
-    alone = precision != "nvfp4"
+    alone = precision not in ("nvfp4", "fp8_rowwise")
     base, beside, primary = (
         step(dense, load_system(system), designs(dense, dp=8, zero=stage, **columns)).weights_memory
         for columns in ({}, {"precision": precision}, {"precision": precision, "fp8_parameters": 1})
@@ -222,9 +211,6 @@ def test_gradients_reduced_in_16_bits_are_kept_so(dense):
         b = step(dense, system, designs(dense, dp=replicas, zero=stage, gradient_reduction="bf16"))
         kept = b.weights_memory + b.gradients_memory + b.optimizer_memory
         assert kept / dense.num_parameters == pytest.approx(expected)
-
-
-# -- communication ---------------------------------------------------------------------------------------
 
 
 def sent(model, links, **columns):
@@ -268,9 +254,6 @@ def test_blockwise_tokens_go_to_experts_in_8_bits_and_come_back_in_16(dispatcher
     for word, energy in energies.items():
         sent_bytes = BYTES[word] if word == "fp8_blockwise" else 2.0
         assert energy / energies["bf16"] == pytest.approx((sent_bytes + 2) / 4), word
-
-
-# -- systems ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("row", DEVICES, ids=[row["system"] for row in DEVICES])
