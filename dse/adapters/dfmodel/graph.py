@@ -171,14 +171,9 @@ def kernel_collectives(graph: DfmodelGraph, choices: Sequence[int] | IntArray) -
 
 def edge_collectives(graph: DfmodelGraph, choices: Sequence[int] | IntArray) -> IntArray:
     """The collective on each edge; (edges,)."""
-    pairs = enumerate(zip(graph.start, graph.end, strict=True))
-    return np.array(
-        [
-            edge_collective(PRODUCED[int(choices[s])], WANTED[consumer_kind(graph, e)][int(choices[t])])
-            for e, (s, t) in pairs
-        ],
-        dtype=np.int64,
-    )
+    held = [PRODUCED[int(choices[start])] for start in graph.start]
+    wanted = [WANTED[consumer_kind(graph, edge)][int(choices[end])] for edge, end in enumerate(graph.end)]
+    return np.array([*map(edge_collective, held, wanted)], dtype=np.int64)
 
 
 def moved_bytes(graph: DfmodelGraph, choices: Sequence[int] | IntArray) -> float:
@@ -209,12 +204,17 @@ def least_moving(
     return Sharding(choices=choices, moved_bytes=best.cost, count=best.count)
 
 
-def published_sharding(graph: DfmodelGraph, like: str | None = None) -> Sharding:
+def published_sharding(graph: DfmodelGraph, like: str | None = None, *, by_size: bool = False) -> Sharding:
     """The sharding that moves the fewest bytes; among equally good ones that of a published run, a key of `PUBLISHED`.
 
-    The reference's solver gives no reason for its choice. By default that of most published runs of the same kind.
+    The reference's solver gives no reason for its choice. By default that of most published runs of the same kind; with
+    `by_size`, that of the published runs whose tensors have the same size.
     """
-    like = like or ("gpt_1t" if graph.backward.any() else "inference")
+    if like is None:
+        tensors = graph.output_bytes[..., np.isin(graph.names, [*PUBLISHED["gpt_1t"]])]
+        sizes = _DATA["published_from"] if graph.backward.any() else {"inference": 0}
+        size = np.max(tensors, initial=0.0) if by_size else np.inf
+        like = max((least, run) for run, least in sizes.items() if least <= size)[1]
     return least_moving(graph, prefer=PUBLISHED[like], order=WHOLE_FIRST)
 
 

@@ -87,7 +87,7 @@ def _decided(file: SetupFile, generation: str, wanted: Wanted) -> DfmodelReport:
     graph, sharding = file.graph, file.sharding
     best, ties = None, None
     if sharding is None or wanted.resolve or wanted.prefer:
-        best = published_sharding(graph, wanted.prefer)
+        best = published_sharding(graph, wanted.prefer, by_size=not wanted.resolve)
         sharding = best.choices
     most = file.most_groups if wanted.groups is None else wanted.groups
     pins = file.pins if wanted.groups is None and not wanted.resolve else np.full(len(graph), -1)

@@ -24,13 +24,14 @@ from dse.adapters.dfmodel.graph import (
     least_moving,
     moved_bytes,
     options,
+    published_sharding,
 )
 from dse.adapters.dfmodel.layer import layer_graph
 from dse.adapters.dfmodel.mapping import Mapping
 from dse.adapters.dfmodel.network import rate, system_power, system_price
 from dse.adapters.dfmodel.report import tied_times
 from dse.adapters.dfmodel.setup import Setup
-from tests.support.cases import cases
+from tests.support.cases import by_table, cases
 from tests.support.commands import json_of, stderr_of, stdout_of
 
 # DFModel at commit 04f93d5, LLM/Compare_w_existing/Calculon/fix_DP/1_128_32/dse_final.txt: GPT with a
@@ -121,10 +122,10 @@ def test_files_of_every_generation_are_read_back(generation, layer, chosen, tmp_
 # Layers and shardings
 
 
-@pytest.mark.parametrize(("name", "backward"), [("gpt_1t", True), ("megatron", True), ("inference", False)])
-def test_choices_of_published_runs_are_among_the_best(name, backward):
-    graph = layer_graph(12288, 96, 2048, backward=backward)
-    actual = least_moving(graph, prefer=PUBLISHED[name])
+@by_table("name", "shape", "backward")
+def test_ties_are_broken_as_in_published_runs(name, shape, backward):
+    graph = layer_graph(*shape, backward=backward)
+    actual = published_sharding(graph, by_size=True)
     assert PUBLISHED[name].items() <= dict(zip(graph.names, actual.choices.tolist(), strict=True)).items()
     assert actual.moved_bytes == least_moving(graph).moved_bytes
 
