@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import least_squares
 
 from costmodel import System
 from costmodel.columns import BoolArray, FloatArray
@@ -22,7 +23,7 @@ from dse.adapters.aiconfigurator.tables import KINDS, KernelSample, samples
 from dse.adapters.aiconfigurator.times import sample_times
 from dse.calibration.calibration import CalibratedStage, Calibration, calibrated_constants, system_text
 from dse.calibration.constants import Constant, bounded
-from dse.calibration.fit import NO_CHANGE, Fit, Task, fits
+from dse.calibration.fit import FIRST_RADIUS, MOST_STEPS, NO_CHANGE, OUTLYING, Fit, Task, evaluated
 from dse.validation.expressed import system_named
 
 #: Compute capability from which softmax may overlap with products: asynchronous matrix instructions of Hopper. [-]
@@ -31,6 +32,8 @@ ASYNCHRONOUS: Final = 9.0
 OTHER_STARTS, START_SPREAD = 7, 0.5
 #: Rows of current releases that are drawn of each kind, and the fewest that are fitted for each constant. [-]
 DRAWN, FEWEST = 20_000, 3
+#: Steps of coordinates below which a fit is done. [-]
+CONVERGED: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,4 +140,58 @@ def best_fit(
     )
     away = np.random.default_rng(seed).uniform(-START_SPREAD, START_SPREAD, (OTHER_STARTS, len(constants)))
     tasks = [Task(tuple(constants), given, np.clip(at + move, low, high)) for move in (np.zeros_like(at), *away)]
-    return min(fits(tasks, rows, start), key=lambda fit: fit.loss)
+    return min(fits(tasks, rows, start), key=loss)
+
+
+def fits(tasks: Sequence[Task], rows: TableRows, others: Mapping[str, float]) -> list[Fit]:
+    """Fits of constants that begin at several values, by robust least squares within bounds.
+
+    Gauss-Newton steps within boxes: each fit takes the step that is best if ratios were linear in the coordinates. The
+    box grows after a step that lowers the loss, and shrinks after one that does not. `others` are the values of all
+    constants. [SI units]
+    """
+    best, radii = evaluated(tasks, rows, others), dict.fromkeys(range(len(tasks)), FIRST_RADIUS)
+    for _ in range(MOST_STEPS):
+        steps = {number: best_step(best[number], radius) for number, radius in radii.items()}
+        steps = {number: step for number, step in steps.items() if np.abs(step).max() > CONVERGED}
+        radii = {number: radii[number] for number in steps}
+        points = [Task(best[n].constants, best[n].fitted, best[n].coordinates + step) for n, step in steps.items()]
+        tried = evaluated(points, rows, others) if points else []
+        for (number, step), fit in zip(steps.items(), tried, strict=True):
+            is_better = loss(fit) < loss(best[number])
+            radii[number] = 2 * radii[number] if is_better else float(np.abs(step).max()) / 4
+            best[number] = fit if is_better else best[number]
+    return [replace(fit, covariance=scatter(fit)) for fit in best]
+
+
+def best_step(fit: Fit, radius: float) -> FloatArray:
+    """The best step of the coordinates within a box, were ratios linear in them; (constants,). [-]"""
+    if not fit.constants:
+        return np.zeros(1)
+    slopes, ratios = fit.slopes[fit.fitted], fit.ratios[fit.fitted]
+    low = np.array([constant.coordinate(constant.low) for constant in fit.constants]) - fit.coordinates
+    high = np.array([constant.coordinate(constant.high) for constant in fit.constants]) - fit.coordinates
+    low, high = np.maximum(low, -radius), np.minimum(high, radius)
+    solved = least_squares(
+        lambda step: ratios + slopes @ step,
+        (low + high) / 2,
+        jac=lambda step: slopes,
+        bounds=(low - 1e-12, high + 1e-12),
+        loss="soft_l1",
+        f_scale=OUTLYING,
+    )
+    return np.asarray(np.clip(solved.x, low, high))
+
+
+def loss(fit: Fit) -> float:
+    """Loss that a fit minimizes: sum of squares, of outlying rows of sizes. [-]"""
+    return float(np.sum(np.sqrt(1 + (fit.ratios[fit.fitted] / OUTLYING) ** 2) - 1))
+
+
+def scatter(fit: Fit) -> FloatArray:
+    """Covariance of the coordinates from the scatter of the rows, less the constants fitted, by robust weights. [-]"""
+    rows, ratios = fit.slopes[fit.fitted], fit.ratios[fit.fitted]
+    weights = 1 / np.sqrt(1 + (ratios / OUTLYING) ** 2)
+    free = max(len(ratios) - len(fit.constants), 1)
+    of_rows = np.sum(weights * ratios**2) / free
+    return np.asarray(np.linalg.pinv(rows.T @ (weights[:, np.newaxis] * rows)) * of_rows)
