@@ -1,4 +1,4 @@
-"""Input files, read strictly: of bounded size, unpacked by gzip, YAML and JSON with the line of each mistake.
+"""Input files, read strictly: of bounded size, unpacked by gzip, YAML with the line of each mistake.
 
 Scalars follow YAML 1.2 rather than 1.1: ``1e12`` is a number; ``on``, ``yes`` and ``12:30`` are words.
 """
@@ -6,7 +6,6 @@ Scalars follow YAML 1.2 rather than 1.1: ``1e12`` is a number; ``on``, ``yes`` a
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import re
 import select
@@ -291,38 +290,6 @@ def parse(text: str, name: str) -> Section:
         what = "empty; expected" if data is None else "expected"
         raise DseError(f"{name}: {what} keys and values, such as 'schema: search_space/v1'")
     return Section(source, (), data)
-
-
-def read_json(path: Path, expected: str) -> Section:
-    """The object in a JSON file; `expected` names the format for messages.
-
-    Raises `DseError` if the text is not JSON, gives a key twice, or is something else than an object.
-    """
-    text = read_text(path, "JSON in UTF-8")
-    try:
-        data = json.loads(text, object_pairs_hook=_once)
-    except RecursionError:
-        raise DseError(f"{path}: not JSON: nested too deeply") from None
-    except json.JSONDecodeError as error:
-        raise DseError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg.lower()}") from None
-    except KeyError as error:
-        raise DseError(f"{path}: {shortened(str(error.args[0]))}: given twice in one object") from None
-    except ValueError as error:
-        raise DseError(f"{path}: not JSON: {str(error).split(';')[0].lower()}") from None
-    if not isinstance(data, dict):
-        names = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-        raise DseError(f"{path}: expected {expected}, got {names.get(type(data), 'a number')}")
-    return Section(Source(str(path)), (), data)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; `KeyError` names a key that it has twice."""
-    data: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in data:
-            raise KeyError(key)
-        data[key] = value
-    return data
 
 
 class _Events:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -14,8 +15,8 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
-from costmodel.errors import VERY_CLOSE, DseError
-from costmodel.formats.input_files import Section, Source, data_beside, read_json
+from costmodel.errors import VERY_CLOSE, DseError, shortened
+from costmodel.formats.input_files import Section, Source, data_beside, read_text
 from costmodel.formats.model_file import ImportedModel, read_model
 from costmodel.training.dimensions import MOST_LAYERS, USUAL, plain
 from costmodel.training.model import ModelShape
@@ -81,8 +82,40 @@ def import_model(path: Path, *, name: str = "", seq_len: float | None = None) ->
     line for each mistake in the file.
     """
     path = path / "config.json" if path.is_dir() else path
-    reader = _ConfigurationReader(read_json(path, "the object of a config.json"), name or _name_of(path), seq_len)
+    reader = _ConfigurationReader(read_json(path), name or _name_of(path), seq_len)
     return reader.imported(path.name)
+
+
+def read_json(path: Path) -> Section:
+    """The object in a JSON file.
+
+    Raises `DseError` if the text is not JSON, gives a key twice, or is something else than an object.
+    """
+    text = read_text(path, "JSON in UTF-8")
+    try:
+        data = json.loads(text, object_pairs_hook=_once)
+    except RecursionError:
+        raise DseError(f"{path}: not JSON: nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise DseError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg.lower()}") from None
+    except KeyError as error:
+        raise DseError(f"{path}: {shortened(str(error.args[0]))}: given twice in one object") from None
+    except ValueError as error:
+        raise DseError(f"{path}: not JSON: {str(error).split(';')[0].lower()}") from None
+    if not isinstance(data, dict):
+        names = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+        raise DseError(f"{path}: expected the object of a config.json, got {names.get(type(data), 'a number')}")
+    return Section(Source(str(path)), (), data)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; `KeyError` names a key that it has twice."""
+    data: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in data:
+            raise KeyError(key)
+        data[key] = value
+    return data
 
 
 def _name_of(path: Path) -> str:
