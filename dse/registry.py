@@ -120,7 +120,7 @@ class Adapter:
     programs: tuple[ProgramSource, ...] = ()
     model_ending: str = ""  #: of configurations of models
     model_file: str = ""  #: a file that folders of models have
-    #: Kind of measurements -> function that takes the path of a file or folder and returns records of it.
+    #: Kind of measurements -> function that reads a file or folder, or holds it against predictions.
     measurements: Mapping[str, str] = field(default_factory=dict)
     import_model: str = ""  #: takes the path of one and a sequence length and returns an `ImportedModel`
     #: Takes the first bytes of a file and returns the kind of other output of the program that it is, else "".
@@ -212,7 +212,7 @@ def model_importer(path: Path) -> Callable[..., Any] | None:
 
 
 def measurement_reader(kind: str) -> Callable[..., Any]:
-    """The function that reads files of a kind of measurements, such as ``"trace"``."""
+    """The function that reads files of a kind of measurements, such as ``"run_log"``."""
     references = (adapter.measurements[kind] for adapter in adapters() if kind in adapter.measurements)
     reader: Callable[..., Any] = load(next(references))
     return reader

@@ -1,24 +1,18 @@
 """A measured step, or the trace of one, held against the predicted step.
 
 `causes.yaml` lists changes of the design or the machine that real runs suffer from, such as half the network
-bandwidth. The cost model evaluates each alone; its share of the gap says whether it could explain the gap.
-
-An adapter reads traces. Each kernel of the GPU has a kind: product, attention, optimizer, communication, copy, or
-pointwise. The GPU is idle while nothing runs, which the model calls bubble and host time. Products are matched with
-those of the model by their shapes, if the profiler recorded shapes: three passes of one layer permute m, n and k, so a
-shape stands for all of them.
+bandwidth. The cost model evaluates each alone; its share of the gap says whether it could explain the gap. An adapter
+reads traces and compares them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
-from costmodel.columns import grouped, short_repr
+from costmodel.columns import short_repr
 from costmodel.errors import DseError, ParameterError
 from costmodel.formats.input_files import data_beside
 from dse.arguments import Paths
@@ -125,86 +119,11 @@ def _step_time(explanation: Explanation, changes: Mapping[str, Any]) -> float:
         return float("nan")
 
 
-#: Parts of the predicted step -> columns of the breakdown, without their unit.
-EXPOSED: Final = "exposed communication"
-IDLE: Final = "idle"
-PARTS: Final[Mapping[str, Sequence[str]]] = {
-    "optimizer": ("optimizer",),
-    EXPOSED: tuple(f"{name}_communication" for name in ("tp", "cp", "ep", "pp", "dp")),
-    "copy": ("offload",),
-    IDLE: ("bubble", "host"),
-}
-#: Kernels that are furthest off, at most. [-]
-FURTHEST: Final = 10
-
-
-@dataclass(frozen=True)
-class GpuTrace:
-    """Steps that a profiler recorded on one rank: times in seconds for one step in the mean."""
-
-    path: str
-    rank: int | None
-    steps: int
-    step_time: float  #: [s]
-    busy: Mapping[str, float]  #: kind, communication aside -> time of its kernels; those side by side count twice [s]
-    communication: float  #: any communication [s]
-    exposed: float  #: communication while no kernel computes [s]
-    idle: float  #: nothing runs [s]
-    launches: float  #: kernels [-]
-    waited: float  #: share of kernels that start as soon as they are launched: the host is late [-]
-    products: Mapping[tuple[int, ...], tuple[float, float]]  #: batch, then m, n, k by size -> launches [-], time [s]
-    longest: Mapping[str, float]  #: name of a kernel -> time, the longest first [s]
-
-    @property
-    def name(self) -> str:
-        """The rank if the trace says it, else the file."""
-        return self.path if self.rank is None else f"rank {self.rank}"
-
-
-@dataclass(frozen=True)
-class ComparedTime:
-    """A part or a kernel of a step: predicted and measured. [s]"""
-
-    name: str
-    predicted: float
-    measured: float
-    launches: float = np.nan  #: measured [-]
-
-
-@dataclass(frozen=True)
-class TraceGap:
-    """A predicted step and the traces of some ranks; parts and kernels are those of the first one."""
-
-    explanation: Explanation
-    traces: tuple[GpuTrace, ...]
-    parts: tuple[ComparedTime, ...]  #: they add up to the predicted step
-    kernels: tuple[ComparedTime, ...]  #: products of one shape, those first whose time is furthest off
-    hidden: ComparedTime  #: communication that overlaps with kernels
-
-    def to_json(self) -> dict[str, Any]:
-        """Parts, kernels and ranks as JSON has them; times end in ``_s``."""
-
-        def record(row: ComparedTime) -> dict[str, Any]:
-            count = {"launches": row.launches} if row.launches == row.launches else {}
-            return {"name": row.name, "predicted_s": row.predicted, "measured_s": row.measured, **count}
-
-        ranks = [{**asdict(one), "products": len(one.products)} for one in self.traces]
-        units = {"step_time": "step_time_s", "exposed": "exposed_s", "idle": "idle_s", "busy": "busy_s",
-                 "communication": "communication_s", "longest": "longest_s"}  # fmt: skip
-        return {
-            "predicted_s": self.explanation.step_time,
-            "measured_s": self.traces[0].step_time,
-            "parts": [record(row) for row in self.parts],
-            "hidden_communication": record(self.hidden),
-            "kernels": [record(row) for row in self.kernels],
-            "ranks": [{units.get(name, name): value for name, value in rank.items()} for rank in ranks],
-        }
-
-
-def trace_gap(explanation: Explanation, traces: Paths) -> TraceGap:
+def trace_gap(explanation: Explanation, traces: Paths) -> Any:
     """Hold traces of the PyTorch profiler against the prediction: where a run loses time.
 
-    Raises `DseError` if a file cannot be read, or is no such trace with kernels of a GPU and steps.
+    The result has the `parts` of the step and its `kernels`, predicted and measured. Raises `DseError` if a file cannot
+    be read, or is no such trace with kernels of a GPU and steps.
 
     Parameters
     ----------
@@ -215,31 +134,4 @@ def trace_gap(explanation: Explanation, traces: Paths) -> TraceGap:
     """
     if not traces:
         raise ParameterError("{traces}: expected at least one file")
-    read = tuple(map(measurement_reader("trace"), map(Path, traces)))
-    first, breakdown, kernels = read[0], explanation.record["breakdown"], explanation.kernels
-    parts = [
-        ComparedTime(kind, float(kernels["seconds"][kernels["kind"] == kind].sum()), first.busy[kind])
-        for kind in ("product", "attention", "pointwise")
-    ]
-    measured = {**first.busy, EXPOSED: first.exposed, IDLE: first.idle}
-    for name, columns in PARTS.items():
-        predicted = sum(breakdown.get(f"{column}_time_s", 0.0) for column in columns)
-        parts.append(ComparedTime(name, predicted, measured[name]))
-    hidden_time = float(explanation.hidden["seconds"].sum())
-    hidden = ComparedTime("hidden communication", hidden_time, first.communication - first.exposed)
-    return TraceGap(explanation, read, tuple(parts), tuple(matched(explanation, first)), hidden)
-
-
-def matched(explanation: Explanation, trace: GpuTrace) -> list[ComparedTime]:
-    """Products of the model whose shape the trace has, by the mean time of one launch, the furthest off first. [s]"""
-    predicted = grouped(
-        ((int(row["batch"]), *sorted(int(row[name]) for name in ("m", "n", "k"))), (row["product"], row["time_s"]))
-        for row in explanation.gemms.to_dict("records")
-    )
-    rows = []
-    for shape, products in predicted.items():
-        if shape in trace.products:
-            count, seconds = trace.products[shape]
-            name = f"{', '.join(dict.fromkeys(name for name, _ in products))} {' x '.join(map(str, shape[1:]))}"
-            rows.append(ComparedTime(name, float(np.mean([time for _, time in products])), seconds / count, count))
-    return sorted(rows, key=lambda row: -row.launches * abs(row.measured - row.predicted))[:FURTHEST]
+    return measurement_reader("trace_gap")(explanation, [*map(Path, traces)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +20,6 @@ import pandas as pd
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.formats.input_files import content, data_beside
-from dse.explaining.measured_gap import FURTHEST, GpuTrace
 
 Event = Mapping[str, Any]
 #: Kinds of GPU work: the first whose pattern the name of a kernel contains, without regard to case.
@@ -28,6 +28,31 @@ KINDS: Final[Mapping[str, str]] = data_beside(__file__)
 #: A kernel that starts this soon after its launch waited for the host. [s]
 SOON: Final = 20e-6
 _STEP: Final = re.compile(r"ProfilerStep#(\d+)")
+#: Kernels that take longest or are furthest off, at most. [-]
+FURTHEST: Final = 10
+
+
+@dataclass(frozen=True)
+class GpuTrace:
+    """Steps that a profiler recorded on one rank: times in seconds for one step in the mean."""
+
+    path: str
+    rank: int | None
+    steps: int
+    step_time: float  #: [s]
+    busy: Mapping[str, float]  #: kind, communication aside -> time of its kernels; those side by side count twice [s]
+    communication: float  #: any communication [s]
+    exposed: float  #: communication while no kernel computes [s]
+    idle: float  #: nothing runs [s]
+    launches: float  #: kernels [-]
+    waited: float  #: share of kernels that start as soon as they are launched: the host is late [-]
+    products: Mapping[tuple[int, ...], tuple[float, float]]  #: batch, then m, n, k by size -> launches [-], time [s]
+    longest: Mapping[str, float]  #: name of a kernel -> time, the longest first [s]
+
+    @property
+    def name(self) -> str:
+        """The rank if the trace says it, else the file."""
+        return self.path if self.rank is None else f"rank {self.rank}"
 
 
 def read_trace(path: Path) -> GpuTrace:

@@ -163,10 +163,9 @@ def gap(args: argparse.Namespace, form: str) -> int:
 def traced(args: argparse.Namespace, form: str) -> int:
     """Hold traces of a profiler against the prediction, and say where time is lost."""
     from dse.explaining.measured_gap import trace_gap
-    from dse.reporting.designs.side_by_side_report import trace_report
 
     result = trace_gap(named_design(args), args.trace)
-    write_answer(form, result.to_json(), lambda width: trace_report(result, width), args.output)
+    write_answer(form, result.to_json(), result.report, args.output)
     return 0
 
 

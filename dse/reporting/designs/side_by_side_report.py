@@ -5,7 +5,7 @@ Differences are attributed to parts of the step, so that they add up to the diff
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,9 @@ from rich.text import Text
 from costmodel.columns import FloatArray
 from costmodel.formats.quantity import readable
 from costmodel.machine import System, chip_power, chip_price
-from dse.explaining.measured_gap import IDLE, ComparedTime, MeasuredGap, TraceGap
-from dse.output import ROWS_SHOWN, Report, percent, percent_more, ranked_rate, ranked_time
-from dse.reporting.answers import Line, joined, layout_text, memory_text, numbers_text, question_text, wrapped
+from dse.explaining.measured_gap import MeasuredGap
+from dse.output import ROWS_SHOWN, Report, percent, ranked_rate, ranked_time
+from dse.reporting.answers import joined, layout_text, memory_text, numbers_text, question_text, wrapped
 from dse.reporting.design_table import PER_GPU, Column, columns_of, drawn, fitted_table, interval_text, thousands
 from dse.reporting.designs.changes_report import change_text, relative
 from dse.spaces.sections.frameworks import shown
@@ -244,58 +244,3 @@ def _columns(rows: list[Any]) -> list[Column]:
         *([Column(heading, dollars)] if {*dollars} != {"-"} else []),
         Column("best layout", layouts, 3, left=True),
     ]
-
-
-#: A rank that computes this much longer than the median one is a straggler; a part this large is said first. [-]
-STRAGGLES, MATTERS = 0.05, 0.01
-#: Longest name of a kernel. [characters]
-LONGEST = 60
-
-
-def trace_report(gap: TraceGap, width: int) -> Report:
-    """Parts of the step and products in which a run loses time, and causes for which ranks wait."""
-    first, predicted = gap.traces[0], gap.explanation.step_time
-    rank = f"{first.name}, " if first.rank is not None else ""
-    off = percent_more(first.step_time / predicted)
-    lines: list[Line] = [("", f"Measured {readable(first.step_time, 's')} a step ({rank}{first.steps} steps of "
-                          f"{first.path}), predicted {readable(predicted, 's')} ({off}).")]  # fmt: skip
-    losses = sorted(gap.parts, key=lambda row: row.predicted - row.measured)[:2]
-    said = [f"{row.name} {readable(row.measured - row.predicted, 's')}" for row in losses
-            if row.measured - row.predicted > MATTERS * predicted]  # fmt: skip
-    if said:
-        lines.append(("", f"Most time is lost in {' and '.join(said)}."))
-    lines += [("", text) for text in notes(gap)]
-    text = "Products by shape, one launch in the mean, the furthest off first:"
-    if not gap.kernels:
-        text = "No product has the shape of one of the model (record_shapes=True records shapes). Longest kernels:"
-    names = [f"{readable(seconds, 's')} {name[:LONGEST]}" for name, seconds in first.longest.items()]
-    last = times_table(gap.kernels, "product") if gap.kernels else wrapped([("", name) for name in names], width)
-    table = times_table([*gap.parts, gap.hidden], "part")
-    return [*wrapped(lines, width), Text(), *table, Text(), *wrapped([("", text)], width), Text(), *last]
-
-
-def times_table(times: Sequence[ComparedTime], title: str) -> Report:
-    """Predicted and measured times of parts or products."""
-    rows = []
-    for time in times:
-        difference = f"{100 * (time.measured / time.predicted - 1):+.0f} %" if time.predicted else ""
-        rows.append((time.name, readable(time.predicted, "s"), readable(time.measured, "s"), difference))
-    return drawn(columns_of((title, "predicted", "measured", "difference"), rows))
-
-
-def notes(gap: TraceGap) -> Iterator[str]:
-    """Sentences about launches, and about ranks that others wait for."""
-    first = gap.traces[0]
-    idle = next(row for row in gap.parts if row.name == IDLE)
-    if first.waited > 0.5 and idle.measured > MATTERS * first.step_time:
-        late = f"{percent(first.waited)} of {first.launches:,.0f} kernels start as soon as they are launched"
-        yield f"The GPU waits for the host: {late}. CUDA graphs or fewer, larger kernels would help."
-    if len(gap.traces) < 2:
-        return
-    work = np.array([sum(one.busy.values()) for one in gap.traces])
-    slowest, usual = int(work.argmax()), float(np.median(work))
-    if work[slowest] > (1 + STRAGGLES) * usual:
-        compared = f"{readable(float(work[slowest]), 's')}, the median of {len(work)} ranks {readable(usual, 's')}"
-        yield f"{gap.traces[slowest].name} computes {compared}: others wait for it in their collectives."
-    else:
-        yield f"No rank of {len(work)} computes more than {percent(STRAGGLES)} longer than the median one."
