@@ -9,7 +9,8 @@ from dse.cli.options import refuse_same
 from dse.cli.output import checked_ending, write_answer
 from dse.cli.terminal import say
 from dse.output import write_file
-from dse.reporting.measurements.validation_report import kernel_tables_report, pairs_report, validation_report
+from dse.registry import measurement_reader
+from dse.reporting.measurements.validation_report import pairs_report, validation_report
 from dse.reporting.pages.validation_page import validation_page
 from dse.validation.pairs import compared_pairs, pairs_record
 from dse.validation.summary import validation_record
@@ -24,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
         return int(args.strict and any(pair.why_not for pair in pairs))
     if args.kernels:
         record = validate_kernels(args.kernels, system=args.system, library=args.library, rows=args.rows)
-        write_answer(args.format, record, lambda width: kernel_tables_report(record, width))
+        write_answer(args.format, record, lambda width: measurement_reader("kernel_report")(record, width))
         return 0
     refuse_same(args.file, args.out)
     checked_ending(args.out, (".html", ".htm"))
