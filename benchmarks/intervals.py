@@ -118,8 +118,7 @@ def left_of(rows: Sequence[ComparedRow], chips: Sequence[MeasuredChip]) -> list[
 
 def codes_of(design: DesignPoints) -> list[int]:
     """Codes of the kind of a design."""
-    names = ("precision", "schedule", "pp", "cp", "overlap_ep", "dispatcher", "lora_rank", "reference_model")
-    return [int(column[0]) for column in kind_codes(*(getattr(design, name) for name in names))]
+    return [int(column[0]) for column in kind_codes(design.columns())]
 
 
 def kinds_of(rows: Sequence[ComparedRow], chips: Sequence[MeasuredChip]) -> dict[tuple[str, ...], int]:

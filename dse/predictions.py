@@ -33,7 +33,7 @@ from costmodel.formats.framework_file import listed_release
 from costmodel.formats.input_files import data_beside
 from costmodel.machine import System
 from costmodel.steps.breakdown import UNIT_SUFFIX, Breakdown
-from costmodel.training.design import DISPATCH_TWO_HOP, ONE_FORWARD_ONE_BACKWARD, SCHEDULE_WORDS
+from costmodel.training.design import DISPATCH_TWO_HOP, ONE_FORWARD_ONE_BACKWARD, SCHEDULE_WORDS, DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS, is_narrow
 
@@ -186,16 +186,21 @@ def kind_words(model: ModelShape, codes: Sequence[int]) -> tuple[str, ...]:
     return (" ".join(sorted(kernels)), format_word, SCHEDULE_WORDS[schedule], *rare)
 
 
-def kind_codes(
-    precision: ArrayLike, schedule: ArrayLike, pp: ArrayLike, cp: ArrayLike, overlap_ep: ArrayLike,
-    dispatcher: ArrayLike, lora_rank: ArrayLike = 0, reference_model: ArrayLike = 0,
-) -> tuple[IntArray, ...]:  # fmt: skip
-    """Format, schedule (1F1B without stages), rare exchanges that are on; (points,) each. [-]"""
-    staged = np.where(np.asarray(pp) > 1, schedule, ONE_FORWARD_ONE_BACKWARD)
-    hops = np.asarray(dispatcher) == DISPATCH_TWO_HOP
-    switches = (np.asarray(column) > 0 for column in (lora_rank, reference_model))
-    columns = precision, staged, np.asarray(cp) > 1, np.asarray(overlap_ep) > 0, hops, *switches
-    return tuple(np.asarray(column, dtype=np.intp) for column in columns)
+def kind_codes(columns: Mapping[str, ArrayLike]) -> tuple[IntArray, ...]:
+    """Format, schedule (1F1B without stages) and rare exchanges that are on, from columns of designs; (points,). [-]"""
+    known = {**DesignPoints().columns(), **columns}
+    staged = np.where(np.asarray(known["pp"]) > 1, known["schedule"], ONE_FORWARD_ONE_BACKWARD)
+    hops = np.asarray(known["dispatcher"]) == DISPATCH_TWO_HOP
+    above = {"cp": 1, "overlap_ep": 0, "lora_rank": 0, "reference_model": 0}
+    context, overlap, *switches = (np.asarray(known[name]) > least for name, least in above.items())
+    codes = known["precision"], staged, context, overlap, hops, *switches
+    return tuple(np.asarray(code, dtype=np.intp) for code in codes)
+
+
+def ranks_of(columns: Mapping[str, ArrayLike]) -> FloatArray:
+    """Ranks of designs: as their columns say, or the product of the sizes of their groups. [-]"""
+    sizes = (np.asarray(columns.get(name, 1.0)) for name in ("tp", "cp", "pp", "dp"))
+    return np.asarray(columns["world_size"] if "world_size" in columns else math.prod(sizes))
 
 
 def software_of(framework: str) -> str:
@@ -203,39 +208,23 @@ def software_of(framework: str) -> str:
     return USUAL if not framework or framework.startswith(USUAL) else framework.partition("@")[0]
 
 
-def interval(
-    framework: str,
-    system: System,
-    model: ModelShape,
-    *,
-    world_size: ArrayLike,
-    tp: ArrayLike = 1.0,
-    pp: ArrayLike = 1.0,
-    cp: ArrayLike = 1.0,
-    ep: ArrayLike = 1.0,
-    etp: ArrayLike = 1.0,
-    precision: ArrayLike = 0.0,
-    schedule: ArrayLike = ONE_FORWARD_ONE_BACKWARD,
-    overlap_ep: ArrayLike = 0.0,
-    dispatcher: ArrayLike = 0.0,
-    lora_rank: ArrayLike = 0.0,
-    reference_model: ArrayLike = 0.0,
-) -> Interval:
+def interval(framework: str, system: System, model: ModelShape, columns: Mapping[str, ArrayLike]) -> Interval:
     """Intervals of a batch of transformers' designs, (points,), and the measurements that they rest on.
 
-    `framework` is the name of the software, "" if unknown; the columns of designs hold words as their codes. [-]
-    Intervals of extrapolated designs are wider by the errors on chips without measured steps.
+    `framework` is the name of the software, "" if unknown; `columns` of designs hold words as their codes, and omitted
+    ones have their defaults. [-] Intervals of extrapolated designs are wider by the errors on chips without measured
+    steps.
     """
-    known = residuals()
+    known, design, ranks = residuals(), {**DesignPoints().columns(), **columns}, ranks_of(columns)
+    tp, pp, cp, ep, etp = (design[name] for name in ("tp", "pp", "cp", "ep", "etp"))
     chip, largest = measured_chips(system)
     staged = np.asarray(np.asarray(pp) > 1, dtype=np.intp)
-    kind = kind_codes(precision, schedule, pp, cp, overlap_ep, dispatcher, lora_rank, reference_model)
-    columns = np.broadcast_arrays(np.atleast_1d(chip), scale_codes(system, tp, world_size), staged, *kind)
-    classes, evidence = _of_classes(known, framework or USUAL, model, columns)
-    evidence = np.where(np.asarray(world_size) > BEYOND * largest, EXTRAPOLATED, evidence)
+    codes = np.broadcast_arrays(np.atleast_1d(chip), scale_codes(system, tp, ranks), staged, *kind_codes(design))
+    classes, evidence = _of_classes(known, framework or USUAL, model, codes)
+    evidence = np.where(ranks > BEYOND * largest, EXTRAPOLATED, evidence)
     classes = np.where((evidence == EXTRAPOLATED)[:, None, None], classes * known.unseen, classes)
     (low, high), node = classes[:, 0].T, system.network[0].size
-    groups = {"tp": tp, "cp": np.multiply(tp, cp), "ep": np.multiply(ep, etp), "pp": world_size, "dp": world_size}
+    groups = {"tp": tp, "cp": np.multiply(tp, cp), "ep": np.multiply(ep, etp), "pp": ranks, "dp": ranks}
     return Interval(
         low,
         high,

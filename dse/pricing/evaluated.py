@@ -19,8 +19,8 @@ from costmodel.rules.registry import NATIVE, design_columns, design_rules, profi
 from costmodel.rules.rules import TRAINING, WorkloadRules
 from costmodel.steps.breakdown import Breakdown, ResultTable
 from costmodel.training.blocks import ASSIGNMENTS
-from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
-from dse.predictions import EVIDENCE, Interval, ends, interval, kind_codes, unmeasured_features, widest
+from costmodel.training.design import SOLVE, SOLVE_BYTES
+from dse.predictions import EVIDENCE, Interval, ends, interval, kind_codes, ranks_of, unmeasured_features, widest
 from dse.spaces.sections.parameters import keyed
 from dse.spaces.sections.training_run import UNITS, has_run
 from dse.spaces.space import Batch, Params, Space
@@ -99,29 +99,17 @@ def space_interval(space: Space, known: Mapping[str, Any], points: int) -> Inter
     """Intervals of designs with all columns that need no evaluation; (points,) columns. [-]"""
     if space.workload.work != TRAINING:
         return widest(points)
-    system, ranks, columns = _measured_columns(space, known)
-    result = interval(space.framework, system, space.model, world_size=ranks, **columns)
+    result = interval(space.framework, machine(space, known), space.model, known)
     names = ("low", "high", "evidence", "mean")
     arrays: dict[str, Any] = {name: np.broadcast_to(getattr(result, name), (points,)) for name in names}
     return replace(result, **arrays)
 
 
-def _measured_columns(space: Space, known: Mapping[str, Any]) -> tuple[System, FloatArray, dict[str, FloatArray]]:
-    """The system, the ranks [-], and the columns that decide how like measured runs designs are."""
-    usual = DesignPoints().columns()
-    names = ("tp", "pp", "cp", "ep", "etp", "precision", "schedule", "overlap_ep", "dispatcher", "lora_rank")
-    columns = {name: np.asarray(known.get(name, usual[name])) for name in (*names, "reference_model")}
-    ranks = known.get("world_size", columns["tp"] * columns["cp"] * columns["pp"] * known.get("dp", 1.0))
-    quantities = {name: known[name] for name in space.system.units() if name in known}
-    return space.system.with_quantities(quantities), np.asarray(ranks), columns
-
-
 def unmeasured(space: Space, record: Mapping[str, Any]) -> list[str]:
     """Features of a transformer's design that no measured run on its chip has, in words."""
-    system, ranks, columns = _measured_columns(space, space.known_values(space.encode([record["params"]])))
-    del columns["tp"], columns["ep"], columns["etp"]
-    codes = [int(code.flat[0]) for code in kind_codes(**columns)]
-    return unmeasured_features(system, space.model, ranks, codes)
+    known = space.known_values(space.encode([record["params"]]))
+    codes = [int(code.flat[0]) for code in kind_codes(known)]
+    return unmeasured_features(machine(space, known), space.model, ranks_of(known), codes)
 
 
 @dataclass(frozen=True, slots=True)

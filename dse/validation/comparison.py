@@ -176,15 +176,7 @@ def _run(row: MeasuredRow, run: Expressed, costs: Sequence[Mapping[str, float]],
 
 def run_interval(run: Expressed) -> Interval:
     """The interval of a run's step, by its software and its place among measured ones."""
-    design = run.design()
-    names = ("tp", "pp", "cp", "ep", "etp", "precision", "schedule", "overlap_ep", "dispatcher", "lora_rank")
-    return interval(
-        run.framework.name,
-        run.machine.system,
-        run.model,
-        world_size=run.ranks,
-        **{name: getattr(design, name) for name in (*names, "reference_model")},
-    )
+    return interval(run.framework.name, run.machine.system, run.model, run.design().columns())
 
 
 def layer_time(costs: Sequence[Mapping[str, float]]) -> float:

@@ -33,14 +33,14 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 67_274),
-    ("costmodel dse", "dse.adapters", 45_635),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_706),
+    ("costmodel dse", "", 67_273),
+    ("costmodel dse", "dse.adapters", 45_299),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_703),
     ("dse.searching dse.storage", "", 6_732),
-    ("dse.adapters", "", 21_644),
-    ("dse.adapters.xla", "", 6_469),
+    ("dse.adapters", "", 21_974),
+    ("dse.adapters.xla", "", 6_467),
     ("dse.adapters.dfmodel", "", 3_957),
-    ("tests", "", 29_778),
+    ("tests", "", 29_774),
 ]
 
 #: Names without a meaning, which no value has.

@@ -34,7 +34,7 @@ CHIPS = {"tp": 8.0, "world_size": 512.0}
 
 def ends(framework="megatron_core", system="h100_80g_dgx", model="llama3_70b", **design):
     """Low, high and evidence of one design."""
-    actual = interval(framework, load_system(system), load_model(model), **{**CHIPS, **design})
+    actual = interval(framework, load_system(system), load_model(model), {**CHIPS, **design})
     return float(actual.low[0]), float(actual.high[0]), int(actual.evidence[0])
 
 
@@ -61,7 +61,7 @@ def test_what_is_like_no_measured_run_has_a_wider_interval():
     assert other_low < low
     assert other_high > high
     faster = load_system("h100_80g_dgx").with_quantities({"clock": [1.83e9, 2.5e9]})
-    actual = interval("megatron_core", faster, load_model("llama3_70b"), pp=8.0, **CHIPS)
+    actual = interval("megatron_core", faster, load_model("llama3_70b"), {"pp": 8.0, **CHIPS})
     assert actual.evidence.tolist() == [MEASURED, EXTRAPOLATED]
     assert ends(pp=8.0, world_size=1e6)[2] == EXTRAPOLATED
 
@@ -104,7 +104,7 @@ def test_a_class_of_few_rows_falls_back_on_a_wider_one():
 
 def test_intervals_of_a_batch_are_those_of_its_designs():
     columns = {"tp": [1.0, 8.0, 16.0], "pp": [1.0, 8.0, 1.0], "world_size": [8.0, 512.0, 512.0], "precision": 0.0}
-    actual = interval("megatron_core", load_system("h100_80g_dgx"), load_model("llama3_70b"), **columns)
+    actual = interval("megatron_core", load_system("h100_80g_dgx"), load_model("llama3_70b"), columns)
     alone = [ends(**{name: np.broadcast_to(values, 3)[row] for name, values in columns.items()}) for row in range(3)]
     assert list(zip(actual.low, actual.high, actual.evidence, strict=True)) == alone
 
@@ -164,7 +164,7 @@ EXPOSED = {f"{name}_communication_time": 2.0**at for at, name in enumerate(("tp"
 @pytest.mark.parametrize(("design", "spanning"), cases(__file__, "GROUPS"))
 def test_only_exposed_communication_between_nodes_is_slower(design, spanning):
     """Of the groups that span nodes of eight."""
-    actual = interval("megatron_core", load_system("h100_80g_dgx"), load_model("mixtral_8x22b"), **design)
+    actual = interval("megatron_core", load_system("h100_80g_dgx"), load_model("mixtral_8x22b"), design)
     slower = SLOWER_FABRIC * sum(EXPOSED[f"{name}_communication_time"] for name in spanning.split())
     assert actual.expected({"step_time": np.array([100.0]), **EXPOSED}) == pytest.approx(actual.mean * (100.0 + slower))
 
@@ -172,7 +172,7 @@ def test_only_exposed_communication_between_nodes_is_slower(design, spanning):
 def test_the_mean_of_a_class_is_the_same_with_and_without_stages():
     """A layout does not lead because runs with so many stages had smaller errors."""
     system, model = load_system("h100_80g_dgx"), load_model("llama3_70b")
-    actual = interval("nanotron", system, model, tp=8.0, pp=np.array([1.0, 8.0]), world_size=512.0)
+    actual = interval("nanotron", system, model, {"tp": 8.0, "pp": np.array([1.0, 8.0]), "world_size": 512.0})
     assert actual.high[0] != actual.high[1]
     assert actual.mean[0] == actual.mean[1]
 
@@ -180,8 +180,6 @@ def test_the_mean_of_a_class_is_the_same_with_and_without_stages():
 @pytest.mark.parametrize(("model", "system", "design", "features"), cases(__file__, "FEATURES"))
 def test_features_without_measured_runs_have_names(model, system, design, features):
     """Features of a design that no measured run of its chip has."""
-    names = {"precision": 0.0, "schedule": 0.0, "pp": 1.0, "cp": 1.0, "overlap_ep": 0.0, "dispatcher": 0.0}
-    names |= {"lora_rank": 0.0, "reference_model": 0.0}
-    codes = [int(code) for code in kind_codes(**{name: design.get(name, usual) for name, usual in names.items()})]
+    codes = [code.item() for code in kind_codes(design)]
     ranks = design.get("world_size", 512.0)
     assert unmeasured_features(load_system(system), load_model(model), ranks, codes) == features
