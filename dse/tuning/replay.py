@@ -17,14 +17,12 @@ from costmodel.columns import concatenated
 from costmodel.errors import DseError
 from costmodel.training.run import Run
 from dse.tuning.belief import UNLIKELY, RunCandidates, Told, choice, decide, doubt_of, ensemble
-from dse.validation.comparison import run_interval
-from dse.validation.expressed import Expressed, breakdowns, systems
-from dse.validation.memory import counted_memory, measured_memory, usable_memory
-from dse.validation.rows import expressed_row, measured_time
+from dse.validation.comparison import ComparedRow, compared, run_interval, usable_memory
+from dse.validation.expressed import Expressed, systems
 from dse.validation.table import MeasuredRow, read_table
 
 #: A row, its run, and the columns of its breakdown.
-Evaluated = tuple[MeasuredRow, Expressed, dict[str, float]]
+Evaluated = tuple[ComparedRow, Expressed, Mapping[str, float]]
 #: Types of rows that are whole runs; one out of memory has no time.
 RUN_TYPES: Final = ("train_step", "memory")
 #: Numbers of runs after which shares are reported. [-]
@@ -74,14 +72,14 @@ def replay(file: str | Path, runs: int = RUNS) -> dict[str, Any]:
 def _replayed(name: str, rows: Sequence[MeasuredRow], runs: int, left: dict[str, str]) -> dict[str, Any] | None:
     """One group, as JSON has it; None if none of its runs has a time."""
     known = _evaluated(rows, left)
-    answers = [_answer(*one) for one in known]
+    answers = [_answer(one) for one, *_ in known]
     best = min((time for time, _ in answers if time > 0), default=math.nan)
     if math.isnan(best):
         return None
     machine = systems([run.machine for _, run, _ in known])
     design = concatenated([run.design() for _, run, _ in known])
     memory, predicted = (np.array([cost[key] for *_, cost in known]) for key in ("peak_memory", "step_time"))
-    capacity = usable_memory(known[0][1].machine.system, known[0][0].hw_mem_gb)
+    capacity = usable_memory(known[0][1].machine.system, known[0][0].row.hw_mem_gb)
     ends = [run_interval(run) for _, run, _ in known]
     expected = np.concatenate([end.expected(cost) for end, (*_, cost) in zip(ends, known, strict=True)])
     doubt = doubt_of(np.array([one.low[0] for one in ends]), np.array([one.high[0] for one in ends]))
@@ -103,7 +101,7 @@ def _replayed(name: str, rows: Sequence[MeasuredRow], runs: int, left: dict[str,
         "group": name,
         "candidates": len(known),
         "ran": sum(time > 0 for time, _ in answers),
-        "order": [known[one.candidate][0].id for one in told],
+        "order": [known[one.candidate][0].row.id for one in told],
         "out_of_memory": sum(one.out_of_memory for one in told),
         "share": shares_after(shares),
         "model_only": shares_after([_share(best, alone[: count + 1]) for count in range(len(alone))]),
@@ -113,33 +111,24 @@ def _replayed(name: str, rows: Sequence[MeasuredRow], runs: int, left: dict[str,
 
 def _evaluated(rows: Sequence[MeasuredRow], left: dict[str, str]) -> list[Evaluated]:
     """Rows of a group that the model evaluates, all of one model, each with its run and its costs."""
-    runs: dict[int, Expressed] = {}
-    for at, row in enumerate(rows):
-        try:
-            runs[at] = expressed_row(row)
-        except DseError as error:
-            left[row.id] = str(error)
     known = list[Evaluated]()
-    for (at, run), cost in zip(runs.items(), breakdowns([*runs.values()]), strict=True):
-        if isinstance(cost, DseError):
-            left[rows[at].id] = str(cost)
-        elif known and replace(run.model, name=known[0][1].model.name) != known[0][1].model:
-            left[rows[at].id] = "another model than that of its group"
+    for one in compared(rows):
+        if one.evaluated is None:
+            left[one.row.id] = one.why_not
+            continue
+        run, cost = one.evaluated
+        if known and replace(run.model, name=known[0][1].model.name) != known[0][1].model:
+            left[one.row.id] = "another model than that of its group"
         else:
-            known.append((rows[at], run, cost))
+            known.append((one, run, cost))
     return known
 
 
-def _answer(row: MeasuredRow, run: Expressed, cost: Mapping[str, float]) -> tuple[float, float]:
+def _answer(one: ComparedRow) -> tuple[float, float]:
     """Measured step time, nan for a run out of memory, and measured over predicted memory. [s], [-]"""
-    measured = measured_memory(row)
-    if math.isinf(measured):
+    if math.isinf(one.measured_bytes):
         return math.nan, math.nan
-    try:
-        time = measured_time(row, run)
-    except DseError:
-        time = math.nan
-    return time, measured / counted_memory(row, run, cost) if measured > 0 else math.nan
+    return one.measured_s, one.measured_bytes / one.predicted_bytes
 
 
 def _share(best: float, times: Sequence[float]) -> float:

@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from costmodel import DseError
+from costmodel import DseError, System
 from costmodel.columns import short_repr
 from dse.predictions import DOES_NOT_FIT, EVIDENCE, TIGHT, Interval, interval, peak_spread
 from dse.validation.expressed import Expressed, breakdowns, system_named
 from dse.validation.kernels import kernel_times, measured_kernel_time
-from dse.validation.memory import counted_memory, is_peak, measured_memory, usable_memory
 from dse.validation.rows import expressed_row, measured_time
-from dse.validation.table import MeasuredRow
+from dse.validation.table import WORDS, MeasuredRow
 
 #: Passes of one layer and its exchanges.
 OF_LAYERS: Final = ("forward_time", "backward_time", "recompute_time", "tp_communication_time")
@@ -48,6 +47,8 @@ class ComparedRow:
     layout: tuple[tuple[str, str | float], ...] = ()
     assumed: Mapping[str, Any] = field(default_factory=dict)  #: settings that the row does not state
     why_not: str = ""  #: reason why it cannot be evaluated
+    #: The run of a row, and its breakdown by column, if the cost model evaluates it. [SI units]
+    evaluated: tuple[Expressed, Mapping[str, float]] | None = None
 
     @property
     def expressed(self) -> bool:
@@ -194,7 +195,44 @@ def _memory(row: MeasuredRow, run: Expressed, cost: Mapping[str, float], *, own_
         system=run.machine.name,
         framework=run.framework.name,
         assumed=run.assumed,
+        evaluated=(run, cost),
         measured_bytes=measured_memory(row),
         predicted_bytes=counted_memory(row, run, cost) if row.mem_gb else math.nan,
         verdict=spread.verdict(cost["peak_memory"], usable_memory(run.machine.system, stated)),
     )
+
+
+#: Sizes of memory that differ by more are those of another chip: they are stated in GB or in GiB. [-]
+OTHER_MEMORY: Final = 0.1
+
+
+def counted_memory(row: MeasuredRow, run: Expressed, cost: Mapping[str, float]) -> float:
+    """The part of a predicted memory that a row's figure counts. [B]"""
+    kind = row.mem_kind.split("(")[0]
+    parts = next((parts for word, parts in WORDS["memory"].items() if word in kind), ("peak_memory",))
+    counted = math.fsum(cost[part] for part in parts)
+    held = run.machine.quantities.get("software_fragmentation", 0.0) if "reserved" in kind else 0.0
+    return counted * (1 + held)
+
+
+def is_peak(row: MeasuredRow) -> bool:
+    """True if a row's memory is the peak of a run, not a part of it that was computed."""
+    return row.mem_kind != "" and "per GPU" not in row.mem_kind
+
+
+def usable_memory(system: System, stated: float) -> float:
+    """Memory of a chip that runs may use: the system's, unless a row states the size of another one. [B]
+
+    The capacity of a system is the usable one, a little below the size by which memory is sold. `stated` is the size
+    that the row states, 0 for none. [GB]
+    """
+    known = system.dram.capacity.item(), system.dram.sold_capacity.item()
+    other = stated and all(abs(stated * 1e9 - size) > OTHER_MEMORY * size for size in known)
+    return stated * 1e9 if other else known[0]
+
+
+def measured_memory(row: MeasuredRow) -> float:
+    """Memory of a row; infinite for a run that did not fit, nan where it says nothing. [B]"""
+    if row.mem_gb.startswith(">") or row.mem_kind.startswith("OOM"):
+        return math.inf
+    return float(row.mem_gb) * (2.0**30 if "GiB" in row.mem_kind else 1e9) if row.mem_gb else math.nan
