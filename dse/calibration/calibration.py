@@ -23,13 +23,10 @@ from costmodel.formats.framework_file import load_framework
 from costmodel.formats.input_files import dump, parse, read_text
 from costmodel.formats.system_file import quantity_place, with_constants, written
 from dse.calibration.constants import STEPS, STEPS_TOO, Constant, LearnedConstant, candidates, with_learned
-from dse.calibration.fit import Fit
-from dse.calibration.measurements import STAGE_OF, Measurements, measurements
+from dse.calibration.measurements import STAGE_OF, Fit, Measurements, measurements
 from dse.calibration.posterior import not_learned, posteriors
 from dse.validation.comparison import ComparedRow, compared
-from dse.validation.expressed import NotExpressed, system_named
-from dse.validation.frameworks import defaults_of
-from dse.validation.hardware import machine_of
+from dse.validation.expressed import NotExpressed, defaults_of, machine_of, system_named
 from dse.validation.kernels import kind_of
 from dse.validation.table import MeasuredRow
 

@@ -17,8 +17,16 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from dse.calibration.constants import Constant
-from dse.calibration.fit import FIRST_RADIUS, MOST_STEPS, NO_CHANGE, OUTLYING, Fit, Task, evaluated
-from dse.calibration.measurements import EvaluatedRows
+from dse.calibration.measurements import (
+    FIRST_RADIUS,
+    MOST_STEPS,
+    NO_CHANGE,
+    OUTLYING,
+    EvaluatedRows,
+    Fit,
+    Task,
+    evaluated,
+)
 
 #: Standard deviation of log step times of one design, unless repeats give another value; its weight, in runs. [-]
 NOISE, PRIOR_REPEATS = 0.05, 4

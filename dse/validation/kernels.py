@@ -27,8 +27,7 @@ from costmodel.kernels.products import (
 from costmodel.training.design import ATTENTION, FUSED
 from costmodel.training.precision import FORMATS
 from costmodel.training.ranks import Group
-from dse.validation.expressed import Machine, NotExpressed, systems
-from dse.validation.hardware import machine_of
+from dse.validation.expressed import Machine, NotExpressed, machine_of, systems
 from dse.validation.rows import plain, precision_of
 from dse.validation.table import WORDS, MeasuredRow
 

@@ -1,6 +1,6 @@
 """Rows of a table of measured runs as the cost model takes them: model, machine, design.
 
-Settings that a row does not state are the defaults of its software in its release (`dse.validation.frameworks`), by one
+Settings that a row does not state are the defaults of its software in its release (`dse.validation.expressed`), by one
 rule for all rows; `Expressed.assumed` lists them. A row without a split over ranks or a time, or with a cell that
 is not understood, is not expressed: `NotExpressed` has the reason.
 """
@@ -21,9 +21,19 @@ from costmodel.formats.shipped import current_name
 from costmodel.training.blocks import MODULES
 from costmodel.training.design_table import Domain
 from costmodel.training.precision import FORMATS
-from dse.validation.expressed import Expressed, Machine, NotExpressed, Value, number_of, shipped_model
-from dse.validation.frameworks import Defaults, defaults_of, framework_of
-from dse.validation.hardware import NODE, machine_of
+from dse.validation.expressed import (
+    NODE,
+    Defaults,
+    Expressed,
+    Machine,
+    NotExpressed,
+    Value,
+    defaults_of,
+    framework_of,
+    machine_of,
+    number_of,
+    shipped_model,
+)
 from dse.validation.table import WORDS, MeasuredRow
 
 #: Values of designs for columns that neither a row nor its software states.

@@ -23,7 +23,7 @@ from dse.adapters.aiconfigurator.tables import KINDS, KernelSample, samples
 from dse.adapters.aiconfigurator.times import sample_times
 from dse.calibration.calibration import CalibratedStage, Calibration, calibrated_constants, system_text
 from dse.calibration.constants import Constant, bounded
-from dse.calibration.fit import FIRST_RADIUS, MOST_STEPS, NO_CHANGE, OUTLYING, Fit, Task, evaluated
+from dse.calibration.measurements import FIRST_RADIUS, MOST_STEPS, NO_CHANGE, OUTLYING, Fit, Task, evaluated
 from dse.validation.expressed import system_named
 
 #: Compute capability from which softmax may overlap with products: asynchronous matrix instructions of Hopper. [-]

@@ -7,7 +7,7 @@ import pytest
 from costmodel.formats.input_files import parse
 from costmodel.formats.shipped import ROOT
 from dse.validation.comparison import compared
-from dse.validation.frameworks import framework_of
+from dse.validation.expressed import framework_of
 from dse.validation.rows import RECOMPUTING, expressed_row
 from dse.validation.table import SHIPPED, MeasuredRow, read_table
 from tests.support.cases import by_table

@@ -8,11 +8,9 @@ import pytest
 from costmodel import DesignPoints, load_model, load_system, step, system_names
 from costmodel.kernels.collectives import collective
 from costmodel.training.ranks import Group
-from dse.validation.comparison import compared
-from dse.validation.expressed import NotExpressed, breakdowns, known_values
-from dse.validation.hardware import fabric_rate, latencies, machine_of
+from dse.validation.comparison import compared, usable_memory
+from dse.validation.expressed import NotExpressed, breakdowns, fabric_rate, known_values, latencies, machine_of
 from dse.validation.kernels import measured_kernel_time
-from dse.validation.memory import usable_memory
 from dse.validation.rows import expressed_row, measured_time, recompute_of
 from dse.validation.table import SHIPPED, WORDS, MeasuredRow, read_table
 from tests.support.cases import by_table, cases
