@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from dse.explaining.neighbours import Sensitivity
     from dse.pricing.sweep import NamedDesigns
     from dse.searching.exact.exact_front import ExactFront, Method
-    from dse.spaces.listed_names import ListedName
 
 #: A space, the name of a built-in one, or the path of a YAML file.
 AnySpace = Space | str | Path
@@ -349,16 +348,6 @@ def columns(space: AnySpace, word: str = "") -> pd.DataFrame:
     fields = ["group", "name", "unit", "value", "meaning"]
     import pandas as pd
 
-    return pd.DataFrame(names_with(chosen_space(space), word), columns=fields)
-
-
-def names_with(space: Space, word: str) -> list[ListedName]:
-    """Names of a space that have a word in them or in their meaning."""
     from dse.spaces.listed_names import listed_names
 
-    word = word.lower()
-    return [
-        listed_name
-        for listed_name in listed_names(space)
-        if word in listed_name.name.lower() or word in listed_name.meaning.lower()
-    ]
+    return pd.DataFrame(listed_names(chosen_space(space), word), columns=fields)

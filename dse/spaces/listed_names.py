@@ -61,12 +61,12 @@ class ListedName:
     meaning: str
 
 
-def listed_names(space: Space) -> list[ListedName]:
-    """All names of a space, by group; names that the space sets come first."""
+def listed_names(space: Space, word: str = "") -> list[ListedName]:
+    """Names of a space that have a word in them or in their meaning, by group; names that the space sets come first."""
     by_name: dict[str, ListedName] = {}
     for listed in _every(space):
         by_name.setdefault(listed.name, listed)
-    return list(by_name.values())
+    return [one for one in by_name.values() if word.lower() in f"{one.name}\n{one.meaning}".lower()]
 
 
 def _every(space: Space) -> Iterator[ListedName]:

@@ -13,12 +13,11 @@ import pandas as pd
 from costmodel.errors import DseError
 from costmodel.formats import shipped
 from costmodel.formats.input_files import data_beside
-from dse.api.designs import names_with
 from dse.cli.output import form_of, write_answer, write_content, write_json
 from dse.cli.terminal import say
 from dse.reporting import catalogue
 from dse.reporting.study_report import listing
-from dse.spaces.listed_names import ListedName
+from dse.spaces.listed_names import ListedName, listed_names
 from dse.spaces.space import Space
 
 #: Ending of a file -> its format.
@@ -65,7 +64,7 @@ def columns(args: argparse.Namespace) -> int:
     if not args.name:
         raise DseError("dse list columns: name a space, such as `dse list columns gpt3_175b_1024_a100`")
     form, space = form_of(args.format, args.output, ENDINGS), Space.load(args.name)
-    listed = names_with(space, args.text)
+    listed = listed_names(space, args.text)
     if form == "csv":
         write_csv(pd.DataFrame(listed, columns=[field.name for field in fields(ListedName)]), args.output)
     elif form == "json":
