@@ -338,11 +338,12 @@ def transformer_gemms(run: RankRun) -> Gemms:
     rows: list[tuple[Label, Sequence[FloatArray | float]]] = []
     for part in every_part(run.model):
         for kernel in part.kernels:
-            weight, of_part = (operand, part.core) if kernel.is_core else (accumulated, part.name)
+            weight, of_part = accumulated if kernel.kind.matrix else operand, part.core if kernel.is_core else part.name
             for product in kernel.kind.products(run.of_kernel(kernel), kernel):
                 m, n, k = product.size
-                sizes = ((m, n, k), operand), ((m, k, n), operand), ((k, n, m), weight)
-                for of_pass, (size, output_bytes) in zip(PASSES, sizes, strict=True):
+                t = n if product.trained_columns is None else product.trained_columns
+                sizes = ((m, n, k), operand), ((m, k, t), operand), ((k, t, m), weight)
+                for of_pass, (size, output_bytes) in [*zip(PASSES, sizes, strict=True)][: None if np.any(t) else 1]:
                     runs: Runs = "grouped" if kernel.of_experts else ""
                     label = Label(product.name, of_pass, of_part, kernel.name, runs)
                     made = trained if of_pass == "weight_gradient" and kernel.kind.matrix else 1.0
@@ -455,9 +456,7 @@ def accumulation_rows(run: RankRun, part: Part) -> Iterator[PointwiseRow]:
     separate = np.where(run.design.gradient_accumulation_fusion > 0, 0.0, 1.0)
     if not separate.any():
         return
-    for kernel in part.kernels:
-        if kernel.is_core:
-            continue
+    for kernel in (kernel for kernel in part.kernels if kernel.kind.matrix):
         for product in kernel.kind.products(run.of_kernel(kernel), kernel):
             label, (_, n, k) = Label(product.name, "weight_gradient", part.name, kernel.name), product.size
             weights = np.asarray(n * k * product.batch)

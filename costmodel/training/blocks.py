@@ -125,10 +125,10 @@ def kinds_beyond(layers: Iterable[Layer]) -> list[str]:
     return [kind.name for kind in dict.fromkeys(every) if kind not in known]
 
 
-def kinds_without_word(layers: Iterable[Layer], framework: str) -> list[str]:
-    """Kinds of kernels of some layers for which one of `FRAMEWORKS` has no word, in their order."""
+def kinds_unknown_to(software: str, layers: Iterable[Layer]) -> list[str]:
+    """Kinds of kernels of layers that a framework or reference model does not have, in their order."""
     every = (kernel.kind for layer in layers for kernel in layer.kernels)
-    return [kind.name for kind in dict.fromkeys(every) if not kind.words[framework]]
+    return [kind.name for kind in dict.fromkeys(every) if software not in kind.software]
 
 
 #: Rows of blocks and branches, by the parts of `blocks.yaml`.

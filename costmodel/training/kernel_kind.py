@@ -26,8 +26,6 @@ Dimensions = tuple[FloatArray | float, FloatArray | float, FloatArray | float]
 #: Sizes of a micro-batch on a rank, which functions of kinds read; a `RankRun` has them.
 RankSizes: TypeAlias = Any
 
-#: Software and reference models with names for kernels.
-FRAMEWORKS: Final = ("megatron", "torchtitan", "maxtext", "aicb", "dfmodel")
 #: Model fields that say whether products have biases, as rows name them.
 BIASES: Final = ("qkv_bias", "out_bias", "mlp_bias")
 
@@ -73,6 +71,7 @@ class MatrixProduct(NamedTuple):
     size: Dimensions
     batch: FloatArray | float  #: products of one launch [-]
     launches: FloatArray | float
+    trained_columns: FloatArray | float | None = None  #: with gradients; None: all
 
 
 class PointwisePass(NamedTuple):
@@ -135,11 +134,7 @@ class KernelKind:
     exchanged: Exchanged = field(compare=False)
     #: Modules of Megatron-LM's `recompute_modules` that contain it, with any input and output.
     recompute_modules: tuple[str, ...] = field(compare=False)
-    words: Mapping[str, str] = field(compare=False)  #: in each of `FRAMEWORKS`; "" where that has none
-
-    def __post_init__(self) -> None:
-        if missing := [name for name in FRAMEWORKS if name not in self.words]:
-            raise TypeError(f"kind {self.name}: words: none for {', '.join(missing)}; use an empty text for no word")
+    software: tuple[str, ...] = field(compare=False)  #: frameworks and reference models with kernels of the kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,10 +34,7 @@ from costmodel.training.kernel_kind import (
     RankSizes,
 )
 
-#: Matrix products of an attention core: of queries with keys, and of their softmax with values.
-ATTENTION_PRODUCTS: Final = ("scores", "context")
-#: Matrix products of a Mamba-2 scan, and tokens of the chunks that it goes by in Megatron-LM [Dao2024]_.
-MAMBA_PRODUCTS: Final = ("chunk_scores", "chunk_outputs", "chunk_states", "state_outputs")
+#: Tokens of a chunk of a Mamba-2 scan in Megatron-LM [Dao2024]_.
 MAMBA_CHUNK: Final = 128.0
 
 
@@ -104,10 +101,8 @@ def whole_product(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
 
 def expert_products(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
     """A product of each expert of a rank with the rows that chose it, in one launch."""
-    n, k = (
-        rank.model.features[word] / (rank.design.etp if word != "expert_in" else 1.0)
-        for word in (kernel.makes, kernel.reads)
-    )
+    features, etp = rank.model.features, rank.design.etp
+    n, k = (features[word] / (1.0 if word == "expert_in" else etp) for word in (kernel.makes, kernel.reads))
     yield MatrixProduct(kernel.name, (rank.padded_expert_rows, n, k), rank.model.num_experts / rank.design.ep, 1.0)
 
 
@@ -130,13 +125,13 @@ def expert_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
             yield PointwisePass(f"{kernel.name}_bias", of_pass, elements, 0.0, size, 2.0, count)
 
 
-def attention_products(rank: RankSizes, _: Kernel) -> Iterator[MatrixProduct]:
+def attention_products(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
     """Scores and context of the heads of a rank, where attention is not fused."""
     model = rank.model
     keys, queries = model.key_len, model.seq_len / rank.design.cp
     heads = rank.design.micro_batch_size * model.num_attention_heads / rank.design.tp
     shapes = (queries, keys, model.score_size), (queries, model.value_size, keys)
-    for name, size in zip(ATTENTION_PRODUCTS, shapes, strict=True):
+    for name, size in zip(kernel.products, shapes, strict=True):
         yield MatrixProduct(name, size, heads, rank.unfused)
 
 
@@ -192,7 +187,7 @@ def linear_state(model: ModelDimensions, element_bytes: float, *, of_mamba: bool
     return states + element_bytes * max(model.linear_conv_kernel - 1, 0) * channels
 
 
-def mamba_products(rank: RankSizes, _: Kernel) -> Iterator[MatrixProduct]:
+def mamba_products(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
     """Chunks of a scan: scores of a group, and of each head their outputs, its states, and theirs.
 
     The masked half of a chunk's scores is computed too, as by the published kernels [Dao2024]_. States of lightning
@@ -202,7 +197,7 @@ def mamba_products(rank: RankSizes, _: Kernel) -> Iterator[MatrixProduct]:
     size, width = model.linear_head_dim, model.linear_state_size or model.linear_head_dim
     heads, groups = (chunks * n / rank.design.tp for n in (model.linear_value_heads, model.linear_key_heads))
     sizes = (chunk, chunk, width), (chunk, size, chunk), (width, size, chunk), (chunk, size, width)
-    for name, size_of_product, batch in zip(MAMBA_PRODUCTS, sizes, (groups, heads, heads, heads), strict=True):
+    for name, size_of_product, batch in zip(kernel.products, sizes, (groups, heads, heads, heads), strict=True):
         yield MatrixProduct(name, size_of_product, batch, 1.0)
 
 
@@ -235,8 +230,8 @@ def stream_weight_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwiseP
 
 def each_stream_product(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
     """A product of each residual stream with one weight that every rank has whole."""
-    for name, (m, n, k), batch, launches in whole_product(rank, kernel):
-        yield MatrixProduct(name, (m * rank.model.features["streams"], n, k), batch, launches)
+    for product in whole_product(rank, kernel):
+        yield product._replace(size=(product.size[0] * rank.model.features["streams"], *product.size[1:]))
 
 
 def attention_multiply_adds(model: ModelDimensions, kernel: Kernel, causal: bool) -> float:
@@ -302,18 +297,31 @@ def scored_keys(model: ModelDimensions, *, causal: bool = True) -> float:
     return model.keys_seen(windowed=False, causal=causal) / max(model.compress_ratio, 1.0)
 
 
+def compared_keys(model: ModelDimensions) -> float:
+    """Keys whose scores an indexer's loss compares with those of attention heads, for a query on average. [-]"""
+    return scored_keys(model) if model.compress_ratio else model.keys_among(model.index_topk)
+
+
 def indexer_products(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
-    """Scores of the indexer's heads with all keys before a query, added up over the heads on chip."""
-    model = rank.model
-    size = model.seq_len / rank.design.cp, scored_keys(model), model.features["index_queries"]
-    yield MatrixProduct(kernel.name, size, rank.design.micro_batch_size, 1.0)
+    """Scores of the indexer's heads with all keys before a query, and those of a rank's attention heads as a target.
+
+    The loss compares both for the keys picked, which gradients and target are of (Megatron-Bridge 067f987d,
+    flop_utils.py: `num_floating_point_operations`).
+    """
+    model, queries, sequences = rank.model, rank.model.seq_len / rank.design.cp, rank.design.micro_batch_size
+    compared, features = compared_keys(model), model.features["index_queries"]
+    yield MatrixProduct(kernel.name, (queries, scored_keys(model), features), sequences, 1.0, compared)
+    if "index_target" in kernel.products:
+        width = model.kv_lora_rank + model.qk_rope_head_dim if model.attention == "mla" else model.score_size
+        target = queries, compared, model.num_attention_heads / rank.design.tp * width
+        yield MatrixProduct("index_target", target, sequences, 1.0, 0.0)
 
 
 def indexer_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
     """Activation and sum of the heads' scores on chip, and the choice of keys from fp32 scores."""
-    scores = rank.tokens * scored_keys(rank.model)
-    cost = ElementCost(2, 3 * rank.model.index_heads)
-    yield from both_passes(rank, kernel.name, (cost, cost), scores)
+    costs, scores = 2 * (ElementCost(2, 3 * rank.model.index_heads),), rank.tokens * scored_keys(rank.model)
+    forward, backward = both_passes(rank, kernel.name, costs, scores)
+    yield from (forward, backward._replace(elements=rank.tokens * compared_keys(rank.model)))
 
 
 def kept_index(rank: RankSizes, _: Kernel) -> FloatArray:
@@ -331,11 +339,9 @@ def kept_mask(rank: RankSizes, kernel: Kernel) -> FloatArray:
 
 def over_output(forward: ElementCost, backward: ElementCost) -> PointwiseWork:
     """Passes over a rank's share of a kernel's output, by the cost of each element."""
+    costs = forward, backward
     return lambda rank, kernel: both_passes(
-        rank,
-        kernel.name,
-        (forward, backward),
-        rank.tokens * rank.model.features[kernel.makes] / rank.design.shards(kernel),
+        rank, kernel.name, costs, rank.tokens * rank.model.features[kernel.makes] / rank.design.shards(kernel)
     )
 
 
@@ -463,7 +469,7 @@ def _kind(name: str, row: dict[str, Any]) -> KernelKind:
     answers["kept"] = KeptBytes(*(_function(kept[part]) for part in KeptBytes._fields))
     exchanges = {part: _function(sent[part]) for part in ("keys_values", "state")}
     answers["exchanged"] = Exchanged(**{**sent, **exchanges})
-    answers |= {part: tuple(row[part]) for part in ("product_names", "recompute_modules")}
+    answers |= {part: tuple(row[part]) for part in ("product_names", "recompute_modules", "software")}
     return KernelKind(**{**answers, "pointwise": _pointwise(row["pointwise"])})
 
 

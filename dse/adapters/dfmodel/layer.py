@@ -17,7 +17,7 @@ import numpy as np
 from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
 from costmodel.formats.input_files import data_beside
-from costmodel.training.blocks import DECODER, STREAM, Layer, kinds_without_word
+from costmodel.training.blocks import DECODER, STREAM, Layer, kinds_unknown_to
 from costmodel.training.kernel_kind import Kernel
 from costmodel.training.model import ModelShape
 from dse.adapters.dfmodel.graph import DfmodelGraph, K, N
@@ -115,7 +115,7 @@ def model_graph(model: ModelShape, *, backward: bool = True, element_bytes: floa
     """
     if len(model.kinds) > 1:
         raise DseError(f"model {model.name}: has layers of several kinds; DFModel's graph is of one layer")
-    if beyond := kinds_without_word(model.kinds, "dfmodel"):
+    if beyond := kinds_unknown_to("dfmodel", model.kinds):
         raise DseError(f"model {model.name}: has {', '.join(beyond)}; DFModel's graph has no such kernels")
     return layer_graph(
         model.hidden_size,

@@ -368,19 +368,14 @@ def _read_attention(settings: Mapping[str, Any]) -> dict[str, Any]:
     fused = settings.get("cross_entropy_loss_fusion")
     columns["cross_entropy"] = settings.get("cross_entropy_fusion_impl", "native") if fused else "megatron"
     backend = settings.get("attention_backend")
-    if "local" in (backend, settings.get("transformer_impl")) or backend == "unfused" or _is_dense(settings):
+    sparse = settings.get("experimental_attention_variant"), settings.get("dsa_kernel_backend", "none")
+    if "local" in (backend, settings.get("transformer_impl")) or backend == "unfused" or sparse == ("dsa", "none"):
         columns["attention"] = "unfused"
     elif backend == "flash" and str(settings.get("flash_attention_version")) == "2":
         columns["attention"] = "flash_attention_2"
     else:
         columns["attention"] = "fused_fp8" if settings.get("fp8_dot_product_attention") else "fused"
     return columns
-
-
-def _is_dense(settings: Mapping[str, Any]) -> bool:
-    """True if PyTorch scores all keys of sparse attention, as it does unless fused kernels are asked for (dsa.py)."""
-    sparse = settings.get("experimental_attention_variant") == "dsa"
-    return sparse and settings.get("dsa_kernel_backend", "none") == "none"
 
 
 def _read_experts(settings: Mapping[str, Any], design: Mapping[str, Any]) -> dict[str, Any]:
@@ -399,7 +394,8 @@ def _otherwise(settings: Mapping[str, Any]) -> list[str]:
     in_flight = stated("fine_grained_offloading_max_inflight_offloads", 1)
     known = {"recompute_modules": {m.name for m in MODULES}, "offload_modules": {m.name for m in OFFLOAD_MODULES}}
     unknown = {name: [m for m in stated(name) or () if m not in names] for name, names in known.items()}
-    masks, missing = float(stated("micro_batch_size", 1)) * float(stated("seq_length", 0)) ** 2, KEYS["missing"]
+    masks = float(stated("micro_batch_size", 1)) * float(stated("seq_length", 0)) ** 2
+    missing = {name: row for name, row in KEYS["missing"].items() if (stated(name) or "none") == "none"}
     lines = {
         "position_embedding_type alibi is read as none": stated("position_embedding_type") == "alibi",
         "fp8_recipe delayed is read as tensorwise": stated("fp8") and stated("fp8_recipe", "delayed") == "delayed",
@@ -409,10 +405,7 @@ def _otherwise(settings: Mapping[str, Any]) -> list[str]:
             re.fullmatch("0*([2-9]|[1-9][0-9]+)", str(stated("moe_layer_freq", 1))),
         f"masks of attention, {masks / 1e9:.3g} GB, are not counted; set --no-create-attention-mask-in-dataloader":
             masks > 1e9 and stated("create_attention_mask_in_dataloader", True),
-        **{f"without {name} {row['note']}": stated(row["with"]) and not stated(name) for name, row in missing.items()},
-        "the loss that trains the indexer of sparse attention is not evaluated": stated("dsa_indexer_loss_coeff"),
-        "without dsa_kernel_backend PyTorch scores all keys of sparse attention in fp32; evaluated in 16 bits, which "
-        "is faster: set cudnn or tilelang": _is_dense(settings),
+        **{f"without {name} {row['note']}": stated(row["with"]) for name, row in missing.items()},
         **{f"{name} {', '.join(modules)}: not modelled": modules for name, modules in unknown.items()},
         f"fine_grained_offloading_max_inflight_offloads {in_flight} is read as 1":
             in_flight != 1 and stated("fine_grained_activation_offloading"),

@@ -38,7 +38,7 @@ from costmodel.steps.pipeline.stages import Stage, pipeline_stages
 from costmodel.steps.stage_memory import sum_over_stage, trained_parameters
 from costmodel.steps.transformer import resolve_sharding, transformer_step
 from costmodel.steps.update import fullest_update, weight_update
-from costmodel.training.blocks import MODULES, MTP_JOIN, SHARDINGS, Block, kinds_beyond, kinds_without_word
+from costmodel.training.blocks import MODULES, MTP_JOIN, SHARDINGS, Block, kinds_beyond, kinds_unknown_to
 from costmodel.training.design import MODERN, RECOMPUTE_FULL, DesignPoints, recomputes_otherwise
 from costmodel.training.kernel_kind import PASSES, Kernel
 from costmodel.training.model import ModelShape
@@ -81,7 +81,7 @@ def check_layers(model: ModelShape) -> None:
     narrow = model.num_experts and model.features["expert_in"] != model.hidden_size
     if (
         shapes != {HALVES}
-        or kinds_without_word(layers, "aicb")
+        or kinds_unknown_to("aicb", layers)
         or sparse not in ([False], [True], [False, True])
         or narrow
     ):

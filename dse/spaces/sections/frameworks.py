@@ -21,7 +21,7 @@ from costmodel.formats.input_files import Section, data_beside
 from costmodel.formats.model_file import load_model
 from costmodel.machine import System
 from costmodel.rules.registry import all_columns
-from costmodel.training.blocks import Block, kinds_without_word
+from costmodel.training.blocks import Block, kinds_unknown_to
 from costmodel.training.design import EVERY_MODULE, DesignPoints
 from costmodel.training.model import ModelShape
 from dse.spaces.formulas.expressions import Compiled, Expression, Name
@@ -221,7 +221,7 @@ def limits_of(
 
 def refused_model(framework: Framework, model: ModelShape) -> str:
     """Why a framework cannot train a model; "" if it can, or nothing is known."""
-    if framework.launch and (unknown := kinds_without_word(model.kinds, framework.launch[0])):
+    if framework.launch and (unknown := kinds_unknown_to(framework.launch[0], model.kinds)):
         return f"model {model.name}: {framework.title} cannot express {', '.join(unknown)}"
     if framework.models and not any(is_same(load_model(name), model) for name in framework.models):
         return f"model {model.name}: not in {framework.title}, which has {', '.join(framework.models)}"

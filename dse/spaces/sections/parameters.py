@@ -28,7 +28,7 @@ from costmodel.steps.breakdown import UNIT_SUFFIX
 from costmodel.training import design
 from costmodel.training.blocks import Block
 from costmodel.training.design_table import Domain
-from costmodel.training.kinds import ATTENTION_PRODUCTS
+from costmodel.training.kinds import KINDS
 from dse.spaces.formulas.expressions import Compiled, Expression, Name
 
 if TYPE_CHECKING:
@@ -508,7 +508,7 @@ def listed_values(written: Any) -> list[Any]:
 def _tiled(tiles: Iterable[str], *, unfused: bool) -> Iterator[str]:
     """Products of each pass that some design has: fused attention has none."""
     kernels = dict.fromkeys(design.kernel_of_tile(name) for name in tiles)
-    yield from (name for name in kernels if unfused or not name.startswith(ATTENTION_PRODUCTS))
+    yield from (name for name in kernels if unfused or not name.startswith(KINDS["attention"].product_names))
 
 
 def _check(

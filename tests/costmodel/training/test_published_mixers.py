@@ -47,6 +47,18 @@ def test_an_indexer_and_the_keys_that_it_picks_have_the_published_parameters_and
     assert sparse.forward_flops(causal=True) - dense.forward_flops(causal=True) == pytest.approx(2 * more, rel=1e-12)
 
 
+@pytest.mark.parametrize(("name", "heads", "tokens"), [("deepseek_v3_2", 64, 65536), ("glm_5", 32, 4096)])
+def test_an_indexer_and_its_loss_take_the_flop_of_megatron_bridge(name, heads, tokens):
+    """Scores of all keys before a query; gradients, and scores of the core as a target, of those picked."""
+    model = replace(load_model(name), seq_len=tokens, mtp_layers=0)
+    gemms = cost_table(ranks_of(model, DesignPoints.of(tp=1))).gemms
+    indexers = [n for n, label in enumerate(gemms.labels) if label.kernel == "indexer"]  # of both kinds of layers
+    flops = (2 * gemms.m * gemms.n * gemms.k * gemms.count)[0, indexers].sum() / len(model.kinds)
+    all_keys, picked = (tokens + 1) / 2, 2048 - 2048 * 2047 / (2 * tokens)
+    scores = heads * 128 * (2 * all_keys + 4 * picked)
+    assert flops == pytest.approx(tokens * (scores + 2 * picked * model.num_attention_heads * 576), rel=1e-3)
+
+
 def test_sparse_latent_attention_runs_in_the_width_of_latents():
     """Queries of 512 + 64, outputs of 512, one latent for all heads, padded to 64 of a rank, as FlashMLA runs it."""
     model = replace(load_model("deepseek_v3_2"), seq_len=8192)
