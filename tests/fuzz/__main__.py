@@ -13,11 +13,13 @@ import time
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final
 
 import atheris
 
 with atheris.instrument_imports(include=["costmodel", "dse"]):
+    import costmodel.errors
     from tests.fuzz.seeds import CORPUS, words
     from tests.fuzz.targets import TARGETS, Target
 
@@ -27,6 +29,9 @@ SLOW, STOPPED = 1.0, 30
 REPORTED: Final = 10_000
 #: Memory of the whole process. [B]
 MEMORY: Final = 6 << 30
+
+# The search for similar names takes longer than most readers; messages get the first names here.
+vars(costmodel.errors)["difflib"] = SimpleNamespace(get_close_matches=lambda word, known, **_: [*known][:1])
 
 
 @dataclass
@@ -73,14 +78,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=0, help="stop after so long (default: never)")
     parser.add_argument("--largest", type=int, default=4096, help="bytes of an input, or a seed (default: 4096)")
     parser.add_argument("--findings", type=Path, default=Path("findings"), help="(default: findings)")
+    parser.add_argument("--corpus", type=Path, help="folder that keeps inputs which reach new code (default: none)")
     parser.add_argument("--seed", type=int, default=1, help="(default: 1)")
     args = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     target, folder = TARGETS[args.reader], args.findings / args.reader
     folder.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
-    grown, dictionary = scratch / "corpus", scratch / "words"
-    grown.mkdir()
+    grown, dictionary = args.corpus / args.reader if args.corpus else scratch / "corpus", scratch / "words"
+    grown.mkdir(parents=True, exist_ok=True)
     seeds = [*target.seeds(), *(path.read_bytes() for path in sorted((CORPUS / args.reader).glob("*")))]
     for index, data in enumerate(seeds):
         (grown / str(index)).write_bytes(data)
