@@ -17,6 +17,7 @@ import json
 from collections.abc import Container, Iterable, Mapping, Sequence
 from copy import copy
 from http.cookies import CookieError, SimpleCookie
+from threading import Lock
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -133,8 +134,9 @@ def private(application: Any, token: str, *, changes: bool = False) -> Any:
     """A WSGI application that requires a token, and only reads unless `changes`.
 
     The first request, ``/?dse_token=...``, gets a cookie. Requests to another host name, as of a page that rebinds
-    its name, and requests that other pages send, are refused.
+    its name, and requests that other pages send, are refused. The application answers one request at a time.
     """
+    turn = Lock()
 
     def answer(environment: dict[str, Any], start: Any) -> Iterable[bytes]:
         host, port = environment.get("HTTP_HOST", ""), environment["SERVER_PORT"]
@@ -151,7 +153,8 @@ def private(application: Any, token: str, *, changes: bool = False) -> Any:
         if method not in ("GET", "HEAD", "OPTIONS") and not changes:
             return refused(start, "read-only; start it with dse studies --dashboard --allow-changes")
         environment.setdefault("HTTP_ACCEPT_ENCODING", "")  # optuna-dashboard needs one for its files
-        answered: Iterable[bytes] = application(environment, start)
+        with turn:  # answers on a large study together would take too much memory
+            answered: Iterable[bytes] = application(environment, start)
         return answered
 
     return answer

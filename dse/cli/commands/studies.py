@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import secrets
 import sys
+from contextlib import suppress
 from dataclasses import asdict
+from socket import SHUT_RD, SHUT_RDWR, socket
+from socketserver import ThreadingMixIn
+from time import monotonic
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from costmodel.errors import DseError, printable
 from costmodel.formats.quantity import readable
@@ -92,7 +96,7 @@ def serve(args: argparse.Namespace) -> None:
     token = secrets.token_urlsafe(16)
     application = private(dashboard(storage_url(args.storage)), token, changes=args.allow_changes)
     try:
-        server = make_server("127.0.0.1", args.port, application, handler_class=Quiet)
+        server = make_server("127.0.0.1", args.port, application, server_class=Server, handler_class=Quiet)
     except OSError as error:
         raise DseError(f"--port {args.port}: {error.strerror}; choose another port") from None
     with server:
@@ -100,6 +104,45 @@ def serve(args: argparse.Namespace) -> None:
         url = f"http://127.0.0.1:{server.server_port}/?{TOKEN}={token}"
         print(f"{url} ({note}Ctrl-C stops it)", file=sys.stderr, flush=True)
         server.serve_forever()
+
+
+#: Connections of the dashboard at once, and time to send a request and to take its answer. [-], [s], [s]
+MOST, SENDING, TAKING = 64, 10.0, 600.0
+
+
+class Server(ThreadingMixIn, WSGIServer):
+    """A server with a thread for each connection, which ends connections that send nothing, or take no answer."""
+
+    daemon_threads = True
+
+    def __init__(self, *args: Any) -> None:
+        self.since: dict[socket, float] = {}  #: connection -> when it began [s]
+        super().__init__(*args)
+
+    def service_actions(self) -> None:
+        """Read no more from connections that are slow; end old ones. The base class calls this twice a second."""
+        for connection, since in [*self.since.items()]:
+            if (age := monotonic() - since) > SENDING:
+                with suppress(OSError):
+                    connection.shutdown(SHUT_RDWR if age > TAKING else SHUT_RD)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, unless there are too many."""
+        if len(self.since) >= MOST:
+            self.shutdown_request(request)
+            return
+        self.since[request] = monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget a connection that ends."""
+        self.since.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of connections that their browser ends."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class Quiet(WSGIRequestHandler):

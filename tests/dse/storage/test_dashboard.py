@@ -2,12 +2,17 @@
 
 import json
 import socket
+import struct
+import time
+from threading import Thread
 from typing import Any
+from wsgiref.simple_server import make_server
 from wsgiref.util import setup_testing_defaults
 
 import pytest
 
 from dse import DseError, Space, Study
+from dse.cli.commands import studies as serving
 from dse.storage.dashboard import TOKEN, dashboard, private
 from tests.support.commands import stderr_of
 
@@ -118,6 +123,38 @@ def test_changes_are_made_where_they_are_allowed(small_space):
     assert asked(application, "DELETE", "/api/studies/1", COOKIE=f"{TOKEN}=secret")[0] == "204"
     with pytest.raises(DseError):
         Study.load("small")
+
+
+def test_no_slow_idle_or_aborted_connection_blocks_others(study, monkeypatch, capfd):
+    monkeypatch.setattr(serving, "SENDING", 0.5)
+    application = private(dashboard(study.storage), "secret")
+    with make_server("127.0.0.1", 0, application, server_class=serving.Server, handler_class=serving.Quiet) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = ("127.0.0.1", server.server_port)
+        request = f"GET /api/studies HTTP/1.0\r\nHost: {address[0]}:{address[1]}\r\nCookie: {TOKEN}=secret\r\n"
+        others = [socket.create_connection(address, timeout=20) for _ in range(30)]
+        for index, other in enumerate(others):
+            other.sendall(request.encode()[: 2 * index])
+        assert answer(address, f"{request}\r\n")[:12] == b"HTTP/1.0 200"
+        for other in others[:10]:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            other.close()  # with a reset
+        for other in others[10:]:
+            assert b" 200 " not in other.recv(1000)  # ended though it is open at the other end
+        more = [socket.create_connection(address) for _ in range(serving.MOST + 10)]
+        time.sleep(1.5)
+        assert answer(address, f"{request}\r\n")[:12] == b"HTTP/1.0 200"
+        server.shutdown()
+        for other in [*others, *more]:
+            other.close()
+    assert capfd.readouterr().err == ""
+
+
+def answer(address, request):
+    """The bytes that a server sends for a request."""
+    with socket.create_connection(address, timeout=20) as connection:
+        connection.sendall(request.encode())
+        return b"".join(iter(lambda: connection.recv(1 << 16), b""))
 
 
 def test_what_cannot_be_served_is_one_line(study):
