@@ -53,6 +53,12 @@ LOG = logging.getLogger(__name__)
 #: Rows that are fetched at once, and the longest value, more than any that dse writes. [-], [B]
 ROWS_AT_ONCE, LONGEST = 10_000, 8 << 20
 
+#: Texts of Optuna's tables without a longest length on PostgreSQL, and an expression that fails for a long one.
+TEXTS: Final = r"\b(value_json|distribution_json)\b"
+BOUNDED: Final = (
+    rf"CASE WHEN octet_length(\1) > {LONGEST} THEN CAST(CAST(octet_length(\1) AS smallint) AS text) ELSE \1 END"
+)
+
 #: SQLite settings of a connection. A write-ahead log takes one fsync per transaction, and readers and the writer do not
 #: block each other; "full": acknowledged data survives a killed process and a power cut.
 READING = ("query_only=ON",)
@@ -102,6 +108,7 @@ class Database:
         self.where = shown(url)
         self.is_sqlite = re.match(r"sqlite(\+pysqlite)?://", url) is not None
         self._driver_error: type[Exception] = sqlite3.Error
+        self._too_long: type[Exception] = sqlite3.DataError
         self._within = False  # a transaction
         self._patience = PATIENCE.get()
         self._path = Path()  # of SQLite
@@ -151,7 +158,7 @@ class Database:
             import psycopg
         except ImportError:
             raise DseError(f"storage {self.where}: needs a driver; install it: {installation('postgresql')}") from None
-        self._driver_error = psycopg.Error
+        self._driver_error, self._too_long = psycopg.Error, psycopg.errors.NumericValueOutOfRange
         with self._failures_in_one_line():
             given = parse_qs(url.partition("?")[2])
             unsaid = {name: value for name, value in ANSWER.items() if name not in given}
@@ -261,7 +268,7 @@ class Database:
         self.table = table_of(statement)
         try:
             rows: list[tuple[Any, ...]] = self._connection.execute(self._spelt(statement), parameters).fetchall()
-        except sqlite3.DataError:
+        except self._too_long:
             raise self._long_value() from None
         return rows
 
@@ -274,7 +281,7 @@ class Database:
             cursor.execute(self._spelt(statement), parameters)
             while rows := cursor.fetchmany(ROWS_AT_ONCE):
                 yield from rows
-        except sqlite3.DataError:
+        except self._too_long:
             raise self._long_value() from None
         finally:
             with suppress(self._driver_error):  # an interrupted caller may close the connection first
@@ -282,25 +289,37 @@ class Database:
 
     def _long_value(self) -> sqlite3.DataError:
         """An error that names the first row of the table in which a value is too long."""
-        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1 << 30)
-        names = [
-            name.replace('"', '""') for _, name, *_ in self._connection.execute(f"PRAGMA table_info({self.table})")
-        ]
-        is_long = " OR ".join(f'length(CAST("{name}" AS BLOB)) > {LONGEST}' for name in names)
-        [(row,)] = self._connection.execute(f"SELECT min(rowid) FROM {self.table} WHERE {is_long}")
-        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
-        return sqlite3.DataError(f"{self.table}: row {row}: a value of more than {LONGEST:,} bytes")
+        columns = f"SELECT name FROM pragma_table_info('{self.table}')"
+        if self.is_sqlite:
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1 << 30)
+        else:
+            self._connection.execute("ROLLBACK")  # the server has given up this transaction
+            columns = f"SELECT attname FROM pg_attribute WHERE attrelid = '{self.table}'::regclass AND attnum > 0"
+        names = [name.replace('"', '""') for (name,) in self._connection.execute(columns).fetchall()]
+        size, row = ("length(CAST({} AS BLOB))", "rowid") if self.is_sqlite else ("octet_length({}::text)", names[0])
+        is_long = " OR ".join(size.format(f'"{name}"') + f" > {LONGEST}" for name in names)
+        [(first,)] = self._connection.execute(f"SELECT min({row}) FROM {self.table} WHERE {is_long}").fetchall()
+        if self.is_sqlite:
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+        return sqlite3.DataError(f"{self.table}: row {first}: a value of more than {LONGEST:,} bytes")
 
     def change(self, statement: str, **parameters: Any) -> int:
         """Number of rows that a statement changed. [-]"""
+        self._check_lengths([parameters])
         return int(self._connection.execute(self._spelt(statement), parameters).rowcount)
 
     def insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows, which all have the same columns."""
+        self._check_lengths(rows)
         columns = ", ".join(f'"{name}"' for name in rows[0])
         values = ", ".join(f":{name}" for name in rows[0])
         statement = self._spelt(f"INSERT INTO {table} ({columns}) VALUES ({values})")
         self._connection.cursor().executemany(statement, rows)
+
+    def _check_lengths(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse texts that are too long, as SQLite does."""
+        if not self.is_sqlite and any(len(str(value)) > LONGEST for row in rows for value in row.values()):
+            raise self._too_long("string or blob too big")
 
     def has_table(self, name: str) -> bool:
         """True if there is a table of that name."""
@@ -313,14 +332,17 @@ class Database:
 
     def _spelt(self, statement: str) -> str:
         """A statement with its parameters as the driver wants them."""
-        return statement if self.is_sqlite else re.sub(r":(\w+)", r"%(\1)s", statement)
+        if self.is_sqlite:
+            return statement
+        bounded = re.sub(TEXTS, BOUNDED, statement) if statement.startswith("SELECT") else statement
+        return re.sub(r":(\w+)", r"%(\1)s", bounded)
 
     @contextmanager
     def _failures_in_one_line(self) -> Iterator[None]:
         """Turn errors of the driver into a `DseError` with a remedy."""
         try:
             yield
-        except self._driver_error as error:
+        except (self._driver_error, sqlite3.DataError) as error:
             raise self.failure(error) from error
 
     def failure(self, error: BaseException) -> DseError:

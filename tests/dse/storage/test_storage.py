@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import socket
 import sqlite3
 import subprocess
@@ -24,6 +25,7 @@ from dse.storage.database import optuna_url
 from dse.storage.optuna_store import BEATS, OLD, REVISION, Store, delete_study
 from dse.storage.trial_columns import utc_text
 from tests.support.cases import by_table
+from tests.support.commands import stderr_of
 from tests.support.paths import TEST_DATA
 from tests.support.servers import postgresql_server
 
@@ -348,6 +350,26 @@ def test_processes_share_a_study_on_postgresql(postgresql):
     assert [process.wait() for process in both] == [0, 0]
     tables = [study.trials().drop(columns="completed") for study in (alone, shared)]
     assert tables[0].equals(tables[1])
+
+
+@pytest.mark.parametrize(
+    "table", ["trial_user_attributes", "trial_system_attributes", "study_user_attributes", "trial_params"]
+)
+def test_a_long_value_on_postgresql_is_neither_read_nor_written(postgresql, table):
+    import psycopg
+
+    study = Study.create(Space.load(TEST_DATA / "small_space.yaml"), table, storage=postgresql, sampler="random")
+    study.run(3)
+    column = "distribution_json" if table == "trial_params" else "value_json"
+    key = "study_id" if table.startswith("study") else "trial_id"
+    rows = f"SELECT {key} FROM trials JOIN studies USING (study_id) WHERE study_name = '{table}'"
+    with psycopg.connect(postgresql) as connection:
+        connection.execute(f"UPDATE {table} SET {column} = repeat('x', 9000000) WHERE {key} IN ({rows})")
+    for line in (f"trials {table}", f"pareto {table}", f"resume {table} --budget 8"):
+        [error] = stderr_of(*line.split(), "--storage", postgresql).splitlines()[-1:]
+        assert re.search(f"cannot be read: {table}: row [0-9]+: a value of more than 8,388,608 bytes;", error)
+    with Store(postgresql, "write") as store, pytest.raises(DseError, match="dse stores and reads none"):
+        store.set_user_attrs(1, {"long": "x" * 9_000_000})
 
 
 def test_a_missing_database_on_a_postgresql_server(postgresql):
