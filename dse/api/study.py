@@ -107,15 +107,9 @@ class Study(BaseStudy):
         return fit(self.space, set, profile=self.profile)
 
     def export(
-        self,
-        trial: int | None = None,
-        format: str = "aicb",
-        path: str | Path | None = None,
-        *,
-        winner: int = 0,
-        workload: str | None = None,
-        anyway: bool = False,
-    ) -> Artefact:
+        self, trial: int | None = None, format: str = "aicb", path: str | Path | None = None, *, winner: int = 0,
+        workload: str | None = None, anyway: bool = False,
+    ) -> Artefact:  # fmt: skip
         """A design as a file for other programs.
 
         Parameters
@@ -224,15 +218,9 @@ class Study(BaseStudy):
         return tuning(self, parallel).proposals
 
     def tell(
-        self,
-        trial: int,
-        *,
-        step_time: float | None = None,
-        spread: float | None = None,
-        peak_memory: float | None = None,
-        failed: str = "",
-        software: str = "",
-    ) -> MeasuredRun:
+        self, trial: int, *, step_time: float | None = None, spread: float | None = None,
+        peak_memory: float | None = None, failed: str = "", software: str = "",
+    ) -> MeasuredRun:  # fmt: skip
         """Store a real run of a trial, as `ask` proposes them.
 
         `step_time` is the time of a step after warm-up, `spread` the standard deviation of step times over their

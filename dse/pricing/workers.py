@@ -87,13 +87,9 @@ class Pricer:
 
 
 def _sent_pricer(
-    text: str,
-    profile: str,
-    functions: Sequence[UnitFunction],
-    own_profile: Profile | None,
-    own_work: Rules[Any] | None,
-    digest: str,
-) -> Pricer:
+    text: str, profile: str, functions: Sequence[UnitFunction], own_profile: Profile | None,
+    own_work: Rules[Any] | None, digest: str,
+) -> Pricer:  # fmt: skip
     """Build the pricer that was sent to a worker, and register the functions, profile and work of the user there.
 
     Raises `DseError` if designs come to other results than in the process that sent it.

@@ -247,14 +247,9 @@ class BaseStudy:
         return int(self.attributes[study_attributes.BUDGET])
 
     def run(
-        self,
-        budget: int | None = None,
-        *,
-        jobs: Jobs = 1,
-        sampler: BaseSampler | None = None,
-        progress: Callable[[Progress], None] | bool | None = None,
-        callbacks: Sequence[Callback] = (),
-    ) -> Outcome:
+        self, budget: int | None = None, *, jobs: Jobs = 1, sampler: BaseSampler | None = None,
+        progress: Callable[[Progress], None] | bool | None = None, callbacks: Sequence[Callback] = (),
+    ) -> Outcome:  # fmt: skip
         """Search until the study holds `budget` finished trials in all, or every legal design.
 
         A KeyboardInterrupt passes through; all batches before it are stored.

@@ -143,12 +143,8 @@ def box_of(space: Space, profile: str) -> list[list[float]]:
 
 def versions() -> dict[str, str]:
     """Versions of the program and of the libraries that made a study."""
-    return {
-        "dse": __version__,
-        "optuna": optuna.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
+    numbers = {"dse": __version__, "optuna": optuna.__version__, "numpy": np.__version__}
+    return {**numbers, "python": platform.python_version()}
 
 
 def differences(one: Space, other: Space) -> list[str]:

@@ -195,14 +195,9 @@ class History:
     """Proposes batches of a study from the batches before them, and records their results."""
 
     def __init__(
-        self,
-        space: Space,
-        plan: Plan,
-        store: Store,
-        stored: StoredStudy,
-        rules: WorkloadRules | None = None,
+        self, space: Space, plan: Plan, store: Store, stored: StoredStudy, rules: WorkloadRules | None = None,
         jobs: Jobs = 1,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.space = space
         self.rules = rules
         self.jobs = jobs

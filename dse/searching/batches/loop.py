@@ -222,17 +222,10 @@ class Outcome:
 
 
 def search(
-    store: Store,
-    stored: StoredStudy,
-    space: Space,
-    plan: Plan,
-    budget: int,
-    *,
-    rules: WorkloadRules | None = None,
-    jobs: Jobs = 1,
-    progress: Callable[[Progress], None] | None = None,
+    store: Store, stored: StoredStudy, space: Space, plan: Plan, budget: int, *, rules: WorkloadRules | None = None,
+    jobs: Jobs = 1, progress: Callable[[Progress], None] | None = None,
     stops: Callable[[Sequence[FrozenTrial]], bool] | None = None,
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """Add trials until the study holds `budget` finished ones, or every legal design.
 
     Several processes may search one study: they share its batches, as `dse.searching.batches.loop` says. An

@@ -222,12 +222,9 @@ class StudyBound:
 
 
 def study_bound(
-    study: BaseStudy,
-    workers: Workers | None = None,
-    *,
-    evaluations: float = EVALUATIONS,
+    study: BaseStudy, workers: Workers | None = None, *, evaluations: float = EVALUATIONS,
     progress: Callable[[int, int], None] | None = None,
-) -> StudyBound:
+) -> StudyBound:  # fmt: skip
     """Bound the best values of a study's space by a branch and bound that stops after some evaluations.
 
     Raises `DseError` if the study has no feasible design, or no bounds are known of its space.

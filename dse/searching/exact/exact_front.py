@@ -111,17 +111,10 @@ class ExactFront:
 
 
 def exact_front(
-    space: Space,
-    *,
-    rules: WorkloadRules | None = None,
-    workers: Workers | None = None,
-    method: Method = "auto",
-    best: Sequence[float] | None = None,
-    progress: Callable[[Headway], None] | None = None,
-    partial_too: bool = False,
-    checkpoint: Path | None = None,
-    part: tuple[int, int] = (1, 1),
-) -> ExactFront:
+    space: Space, *, rules: WorkloadRules | None = None, workers: Workers | None = None, method: Method = "auto",
+    best: Sequence[float] | None = None, progress: Callable[[Headway], None] | None = None,
+    partial_too: bool = False, checkpoint: Path | None = None, part: tuple[int, int] = (1, 1),
+) -> ExactFront:  # fmt: skip
     """The front of all legal designs of a finite space.
 
     `method` "list" evaluates every design, and "bounds" rules most of them out. "auto" takes bounds from `BOUNDED_FROM`

@@ -81,16 +81,10 @@ class LegalSampler(BaseSampler):
     """
 
     def __init__(
-        self,
-        base: BaseSampler | None,
-        space: Space,
-        rng: np.random.Generator,
-        *,
-        seen: Collection[Key] | Known = (),
-        share: DesignShare | None = None,
-        joint: bool = True,
+        self, base: BaseSampler | None, space: Space, rng: np.random.Generator, *,
+        seen: Collection[Key] | Known = (), share: DesignShare | None = None, joint: bool = True,
         learns: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.base = base
         self.legal = space.outer
         self.parameters = self.legal.space.parameters
@@ -164,16 +158,9 @@ class LegalSampler(BaseSampler):
 
 
 def legal_sampler(
-    name: str,
-    space: Space,
-    seeds: SeedSequence,
-    seen: Collection[Key] | Known,
-    rules: WorkloadRules | None = None,
-    *,
-    custom: BaseSampler | None = None,
-    share: DesignShare | None = None,
-    **options: Any,
-) -> LegalSampler:
+    name: str, space: Space, seeds: SeedSequence, seen: Collection[Key] | Known, rules: WorkloadRules | None = None,
+    *, custom: BaseSampler | None = None, share: DesignShare | None = None, **options: Any,
+) -> LegalSampler:  # fmt: skip
     """A fresh sampler of that name for one batch.
 
     `name` is one of `SAMPLERS`; `custom` is a sampler of Optuna or the user that replaces it. The sampler draws from

@@ -332,18 +332,10 @@ class ScreeningSampler(BaseSampler):
     """
 
     def __init__(
-        self,
-        space: Space,
-        *,
-        rules: WorkloadRules | None = None,
-        seed: int = 0,
-        batch_size: int = BATCH_SIZE,
-        designs_per_trial: int | None = None,
-        focus: str = "",
-        taken: Collection[Key] | Known = (),
-        share: DesignShare | None = None,
-        jobs: Jobs = 1,
-    ) -> None:
+        self, space: Space, *, rules: WorkloadRules | None = None, seed: int = 0, batch_size: int = BATCH_SIZE,
+        designs_per_trial: int | None = None, focus: str = "", taken: Collection[Key] | Known = (),
+        share: DesignShare | None = None, jobs: Jobs = 1,
+    ) -> None:  # fmt: skip
         self.space = space.focused(focus) if focus else space
         self.focus = focus
         self.taken = taken

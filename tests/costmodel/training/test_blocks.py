@@ -34,23 +34,12 @@ from dse.adapters.dfmodel.files import graph_message, setup_text
 from dse.adapters.dfmodel.graph import Traffic, least_moving
 from dse.adapters.dfmodel.layer import model_graph
 from dse.adapters.simai.design_rows import simai_step
+from tests.support.cases import cases
 from tests.support.runs import ranks_of
 from tests.support.sharded_layer import MODEL, ShardedLayer, check_ranks, shapes
 
 #: Attention and MLP side by side behind one norm, as in GPT-J, PaLM and MegaScale: no block that ships.
-PARALLEL = Block(
-    "parallel",
-    """
-    norm        norm        hidden                      < stream
-    qkv         product     hidden > qkv        column  < norm
-    core        attention   qkv > attention             < qkv
-    mlp_up      product     hidden > up         column  < norm
-    activation  activation  up > ffn                    < mlp_up
-    projection  product     attention > hidden  row     < core
-    mlp_down    product     ffn > hidden        row     < activation
-    residual    residual    hidden                      < projection mlp_down stream
-    """,
-)
+PARALLEL = Block("parallel", cases(__file__, "PARALLEL"))
 LAYER = Layer((PARALLEL,))
 EVERY = assignments_of((LAYER,))
 

@@ -104,16 +104,7 @@ REFUSED: dict[str, Any] = {
 
 
 #: Commands one after the other in a process of 1 GB: exit code, stderr and CPU time of each. [s]
-IN_TURN = """
-import contextlib, io, json, resource, sys, time
-from dse.cli import main
-resource.setrlimit(resource.RLIMIT_DATA, (10**9, 10**9))
-for words in json.load(sys.stdin):
-    start, said = time.process_time(), io.StringIO()
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
-        code = main(words)
-    print(json.dumps([code, said.getvalue(), time.process_time() - start]), flush=True)
-"""
+IN_TURN = cases(__file__, "IN_TURN")
 
 
 def ends(folder: Path, commands: list[list[str]]) -> list[tuple[int, str, float]]:

@@ -1,6 +1,5 @@
 """Sensitivity of a step to its parameters and its hardware."""
 
-import textwrap
 import xml.etree.ElementTree as ET
 
 import pandas as pd
@@ -10,6 +9,7 @@ from dse import Space, Study
 from dse.explaining.explanation import explain
 from dse.explaining.neighbours import COUNTED, STEP, quantity_steps
 from dse.pricing.evaluation import evaluated_design
+from tests.support.cases import cases
 from tests.support.commands import json_of, stdout_of
 
 #: Exponent of seconds in a unit.
@@ -61,17 +61,7 @@ def test_counts_are_steps_to_the_next_number_of_parts(space):
 
 def test_memory_of_tiles_is_doubled_and_has_no_elasticity():
     """A hundredth less of the SRAM of Gaudi 2 holds smaller tiles: a slope of -2.3, where more changes nothing."""
-    text = """
-        schema: search_space/v1
-        name: tiles
-        model: llama3_70b
-        system: gaudi2_96g
-        given: {world_size: 512, global_batch_size: 512, recompute: full, vpp: 1}
-        parameters: {tp: [8], pp: [4], micro_batch_size: [1]}
-        derived: {dp: world_size / (tp * pp), gradient_accumulation_steps: global_batch_size / (dp * micro_batch_size)}
-        objectives: {minimize: [step_time]}
-    """
-    space = Space.from_text(textwrap.dedent(text))
+    space = Space.from_text(cases(__file__, "TILES"))
     counts, elasticities = quantity_steps(explain(space, space.completed({})))
     [step] = [count for count in counts if count.quantity == "sram_capacity"]
     assert step.larger == 2 * step.value

@@ -12,15 +12,7 @@ from tests.support.paths import ROOT
 
 #: What a process makes, a command a line; {f} is a folder of its own.
 COMMANDS = cases(__file__, "COMMANDS")
-PROGRAM = """
-import contextlib, io, sys
-from dse.cli import main
-for number, line in enumerate(sys.stdin.read().splitlines()):
-    with open(f"stdout {number}", "w") as out, contextlib.redirect_stdout(out):
-        if main(line.split()) not in (0, None):
-            print(line, file=sys.stderr)
-            sys.exit(1)
-"""
+PROGRAM = cases(__file__, "PROGRAM")
 
 
 def made(folder: Path, **environment: str) -> dict[str, bytes]:

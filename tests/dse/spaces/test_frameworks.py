@@ -122,15 +122,7 @@ def test_a_model_that_a_framework_has_not_is_refused_by_name():
 
 def space_of(**parts):
     """A small space, some parts of it changed."""
-    data = {
-        "schema": "search_space/v1",
-        "model": "gpt3_175b",
-        "system": "a100_80g_dgx",
-        "given": {"world_size": 64, "global_batch_size": 64},
-        "parameters": {"tp": [4, 8], "recompute": ["selective", "full"]},
-        "derived": {"dp": "world_size / tp", "gradient_accumulation_steps": "global_batch_size / dp"},
-        "objectives": {"minimize": ["step_time"]},
-    }
+    data = cases(__file__, "SPACE")
     return Space.from_text(dump({**data, **parts}))
 
 

@@ -8,22 +8,13 @@ from costmodel.formats.input_files import dump
 from dse.pricing.evaluation import evaluate
 from dse.searching.exact.exact_front import exact_front
 from dse.spaces.space import Space
-from tests.support.cases import by_table
+from tests.support.cases import by_table, cases
 
 SYSTEMS = ("a100_80g_dgx", "h100_80g_dgx", "gb200_186g_nvl72", "gaudi3_128g")
 
 
 def space_of(system, **parts):
-    data = {
-        "schema": "search_space/v1",
-        "model": "gpt3_175b",
-        "system": system,
-        "given": {"world_size": 512, "global_batch_size": 512},
-        "parameters": {"tp": [2, 4, 8], "pp": [8, 16], "recompute": ["none", "full"]},
-        "derived": {"dp": "world_size / (tp * pp)", "gradient_accumulation_steps": "global_batch_size / dp"},
-        "constraints": {"fits_in_memory": "peak_memory <= dram_capacity"},
-        "objectives": {"minimize": ["step_time", "system_price", "system_power"]},
-    }
+    data = cases(__file__, "SPACE") | {"system": system}
     return Space.from_text(dump({**data, **parts}))
 
 

@@ -224,17 +224,7 @@ def test_a_wire_that_is_cut_within_a_transaction(answer, wire, space, befall, un
 # Signals.
 
 #: Ends at the second signal.
-STUBBORN = """
-import time
-from dse.cli.terminal import interruptible
-with interruptible():
-    try:
-        print("at work", flush=True)
-        time.sleep(60)
-    except KeyboardInterrupt:
-        print("ending", flush=True)
-        time.sleep(60)
-"""
+STUBBORN = cases(__file__, "STUBBORN")
 
 
 def test_a_second_signal_ends_a_command_at_once():
