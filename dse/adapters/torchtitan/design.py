@@ -16,7 +16,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from math import prod
 from typing import Any, Final
 
 from costmodel.errors import DseError, suggestion
@@ -349,6 +348,14 @@ def listed_converters(config: Call) -> list[Call]:
     return [*(config.call("model_spec").arguments.get("converters") or ())]
 
 
+def is_of_layers(converter: Call) -> bool:
+    """True if a converter of linear layers is of all layers, and not of the head. False if that cannot be followed."""
+    names, left = (converter.arguments.get(name) or [] for name in ("fqns", "filter_fqns"))
+    if not (isinstance(names, list) and isinstance(left, list)):
+        return False
+    return "layers" in names or {"attention", "feed_forward"} <= {*names} or {*left} - {"router.gate"} == {"lm_head"}
+
+
 def lora_converters(config: Call) -> list[Call]:
     """Converters that add adapters."""
     return [converter for converter in listed_converters(config) if converter.name.endswith("LoRAConverter.Config")]
@@ -401,15 +408,15 @@ def unread(config: Call, launch: Launch) -> list[str]:
     notes, mode, names, parallel = [], recomputing(config), converters(config), config.call("parallelism")
     if config.call("compile").literal("enable", default=True) is False:
         notes.append("compile.enable False is read as True")
-    degrees = [parallel.literal(f"data_parallel_{part}_degree", 1) for part in ("replicate", "shard")]
-    if degrees[1] > 0 and prod(degrees) not in (1, launch["dp"]):
-        notes.append(
-            f"data_parallel_replicate_degree * data_parallel_shard_degree = {prod(degrees)} is read as {launch['dp']}"
-        )
+    copies, shards = (parallel.literal(f"data_parallel_{part}_degree", 1) for part in ("replicate", "shard"))
+    if (ranks := copies * shards) not in (1, dp := launch["dp"]) and shards > 0:
+        notes.append(f"data_parallel_replicate_degree * data_parallel_shard_degree = {ranks} is read as {dp}")
     if any("target_modules" not in converter.arguments for converter in lora_converters(config)):
         notes.append("LoRAConverter without target_modules: its adapter beside the output matrix is not read")
     if any(converter.literal("recipe_name", "rowwise") != "rowwise" for converter in listed_converters(config)):
         notes.append("Float8LinearConverter: recipe_name rowwise_with_gw_hp is read as rowwise")
+    if not all(is_of_layers(one) for one in listed_converters(config) if one.name.endswith("LinearConverter.Config")):
+        notes.append("converters: other fqns or filter_fqns are read as all linear layers but the head")
     if read := {"selective": "that of attention alone", "memory_budget": "full"}.get(mode):
         notes.append(f"activation_checkpoint.mode {mode} is read as {read}")
     if others := [name for name in names if name not in TABLES["converters"]]:
