@@ -22,6 +22,16 @@ from dse.adapters.dfmodel.setup import Setup
 CHUNK: Final = 1 << 18
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Shards:
+    """The part of a kernel that one chip holds for one tile; (points, kernels)."""
+
+    m: FloatArray  #: outer and m together [-]
+    k: FloatArray
+    n: FloatArray
+    output_bytes: FloatArray
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kernels:
     """Kernels of one kind or more on chips, as products of matrices; (rows,)."""
@@ -46,27 +56,20 @@ class _Kernels:
 
 
 def fewest_cycles(
-    graph: DfmodelGraph,
-    setup: Setup,
-    m: FloatArray,
-    k: FloatArray,
-    n: FloatArray,
-    streams: FloatArray,
-    within: FloatArray,
-    whole: BoolArray,
+    graph: DfmodelGraph, setup: Setup, part: Shards, streams: FloatArray, within: FloatArray, whole: BoolArray
 ) -> FloatArray:
     """Cycles of the slowest kernel of each group under the best split of the cores, (points, groups); exact. [-]
 
-    `m`, `k`, `n` are the shard of a kernel for one tile, and `streams` are tiles times repetitions, (points, kernels).
-    [-] `within` is 1 where a kernel is of a group, (kernels, groups); `whole` marks groups of one kernel, which takes
-    all the cores. Infinite where a group has more kernels than there are cores.
+    `streams` are tiles times repetitions, (points, kernels). [-] `within` is 1 where a kernel is of a group, (kernels,
+    groups); `whole` marks groups of one kernel, which takes all the cores. Infinite where a group has more kernels than
+    there are cores.
 
     Designs of the same shards on the same cores are looked at once. So are kernels that are alike in all
     designs, which makes them one kind, and groups of as many kernels of each kind. Of all lanes and stages
     only those count that are the fewest for a number of rounds: about twice the root of the shard's length.
     """
-    points = np.broadcast_shapes(m.shape, streams.shape, (setup.num_points, 1))[0]
-    shards = _as_products(graph, setup, m, k, n, streams)
+    points = np.broadcast_shapes(part.m.shape, streams.shape, (setup.num_points, 1))[0]
+    shards = _as_products(graph, setup, part, streams)
     # A kernel without elements only communicates: it takes a core, and no cycle.
     table = np.stack(
         [np.broadcast_to(np.maximum(v, index < 2), (points, len(graph))) for index, v in enumerate(shards)]
@@ -87,26 +90,25 @@ def fewest_cycles(
     return np.where(whole, alone[:, counts.argmax(axis=0)][back], cycles)
 
 
-def least_work(
-    graph: DfmodelGraph, setup: Setup, m: FloatArray, k: FloatArray, n: FloatArray, streams: FloatArray
-) -> FloatArray:
+def least_work(graph: DfmodelGraph, setup: Setup, part: Shards, streams: FloatArray) -> FloatArray:
     """Cycles of kernels on all cores if no core waited; (points, kernels). No split of the cores takes fewer. [-]"""
-    rows, columns, steps, height = _as_products(graph, setup, m, k, n, streams)
+    rows, columns, steps, height = _as_products(graph, setup, part, streams)
     blocks = np.ceil(rows / per_kernel(setup.array_width)) * np.ceil(columns / height)
     return blocks * steps / per_kernel(np.floor(setup.cores))
 
 
 def _as_products(
-    graph: DfmodelGraph, setup: Setup, m: FloatArray, k: FloatArray, n: FloatArray, streams: FloatArray
+    graph: DfmodelGraph, setup: Setup, part: Shards, streams: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Rows and columns of kernels as products on the arrays, cycles of a block, and columns that an array holds. [-]
 
     A vector kernel has one stage and passes n columns in turn: a product whose k is n, and n is 1. A kernel with its
     own mapping has stages that share k, and n columns in turn.
     """
-    steps = np.where(graph.own_stages, n, np.where(graph.systolic, k, n)) * streams
-    height = np.where(graph.own_stages, per_kernel(setup.effective_stages), per_kernel(setup.array_height))
-    return m, np.where(graph.own_stages, k, np.where(graph.systolic, n, 1)), steps, height
+    shares_k, systolic = graph.own_stages, graph.systolic
+    steps = np.where(systolic & ~shares_k, part.k, part.n) * streams
+    height = np.where(shares_k, per_kernel(setup.effective_stages), per_kernel(setup.array_height))
+    return part.m, np.where(shares_k, part.k, np.where(systolic, part.n, 1)), steps, height
 
 
 def _by_groups(kernels: _Kernels, counts: FloatArray) -> FloatArray:

@@ -16,7 +16,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, per_kernel
 from dse.adapters.dfmodel import graph as codes
-from dse.adapters.dfmodel.cores import fewest_cycles, least_work
+from dse.adapters.dfmodel.cores import Shards, fewest_cycles, least_work
 from dse.adapters.dfmodel.graph import DfmodelGraph
 from dse.adapters.dfmodel.network import system_power, system_price, transfer_rate
 from dse.adapters.dfmodel.setup import GENERATIONS, Generation, Setup
@@ -117,16 +117,6 @@ OVERLAPPED: Final[Mapping[str, Callable[[FloatArray, FloatArray, FloatArray], Fl
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Shards:
-    """The part of a kernel that one chip holds for one tile; (points, kernels)."""
-
-    m: FloatArray  #: outer and m together [-]
-    k: FloatArray
-    n: FloatArray
-    output_bytes: FloatArray
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Loads:
     """Demands of kernels and edges on a chip, for any grouping of kernels."""
 
@@ -199,7 +189,7 @@ def loads(graph: DfmodelGraph, setup: Setup, sharding: IntArray, generation: str
         streams = tiles * np.maximum(graph.repeats, 1)
     flops = np.where(graph.systolic, 2.0, 1.0) * part.m * part.k * part.n * streams
     at_utilization = flops / per_kernel(np.where(setup.utilization > 0, setup.utilization, 1) * setup.peak_rate)
-    least = least_work(graph, setup, part.m, part.k, part.n, streams) / per_kernel(setup.frequency)
+    least = least_work(graph, setup, part, streams) / per_kernel(setup.frequency)
     levels, loaded = graph.levels(), graph.weighted & ~(graph.streamed & rules.loads_weights)
     return Loads(
         graph=graph,
@@ -235,15 +225,14 @@ def group_costs(load: Loads, groups: Groups, bandwidth: FloatArray, *, at_least:
     graph, setup, within = load.graph, load.setup, groups.within
     crossing = load.edge_bytes @ groups.crossing
     buffers = 1 if load.rules.loads_weights and setup.kernel_by_kernel else 2
-    held = (load.edge_bytes * load.buffers) @ groups.inside + buffers * crossing
-    held = held + _summed(graph.sram_bytes, within)
+    held = (load.edge_bytes * load.buffers) @ groups.inside + buffers * crossing + _summed(graph.sram_bytes, within)
     weights = (load.weight_bytes * ~graph.streamed) @ within
     passes = weight_passes(held, weights, per_kernel(setup.sram_bytes), within.sum(axis=0) == 1)
-    stated = _summed(graph.memory_bytes, within)
     tiles, repeats, mixed = _group_streams(load, within)
     compute = load.work_time @ within if at_least else _compute_time(load, within, passes > 1)
     moves = passes if load.rules.passes_move_tensors else 1
-    memory, loading = crossing * tiles * moves / per_kernel(bandwidth), stated / per_kernel(bandwidth)
+    memory = crossing * tiles * moves / per_kernel(bandwidth)
+    loading = _summed(graph.memory_bytes, within) / per_kernel(bandwidth)
     if load.rules.loads_weights:
         loading = loading + load.weight_bytes @ within / per_kernel(bandwidth * setup.sequences)
     else:
@@ -294,8 +283,7 @@ def evaluate(
     costs = group_costs(load, kernel_groups(graph, within), dram_bandwidth(setup, dram))
     time = iteration_time(graph, setup, costs.group_time.sum(axis=-1), load.rules)
     flops = np.where(graph.systolic, 2.0, 1.0) * graph.outer * graph.m * graph.k * graph.n
-    work = np.sum(flops * np.maximum(graph.repeats, 1), axis=-1)
-    done = setup.num_layers * setup.global_batch_size * work
+    done = setup.num_layers * setup.global_batch_size * np.sum(flops * np.maximum(graph.repeats, 1), axis=-1)
     in_sram = within_capacity(costs.sram_bytes, per_kernel(setup.sram_bytes)).all(axis=-1)
     return DfmodelEvaluation(
         iteration_time=time,
@@ -343,10 +331,10 @@ def transfer_time(graph: DfmodelGraph, setup: Setup, rules: Generation) -> Float
 
 def _compute_time(load: Loads, within: FloatArray, whole: BoolArray) -> FloatArray:
     """Sum over a group's kernels at a given utilization; else of its slowest on its share of the cores."""
-    setup, part = load.setup, load.part
+    setup = load.setup
     given = np.atleast_1d(setup.utilization > 0)
     summed: FloatArray = load.work_time @ within
     if np.all(given):
         return summed
-    cycles = fewest_cycles(load.graph, setup, part.m, part.k, part.n, load.streams, within, whole)
+    cycles = fewest_cycles(load.graph, setup, load.part, load.streams, within, whole)
     return np.where(given[:, np.newaxis], summed, cycles / per_kernel(setup.frequency))

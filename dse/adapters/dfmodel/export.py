@@ -130,7 +130,11 @@ def setup_artefact(
         return Artefact(None, (str(error),))
     lost = (*unsupported_shardings(graph, layer, words), *unsupported_columns(run.design, 0))
     content = setup_text(message).encode() if form == "dfmodel" else setup_bytes(message)
-    return Artefact(content, (*lost, *_looks(generation, blocks, form), *short))
+    looks = (
+        "gen3" if blocks in ("gen2b", "gen4", "gen5") else blocks if form == "dfmodel" or blocks == "gen3" else "gen1"
+    )
+    note = f"looks like a file of {looks}; evaluate it with --profile dfmodel-{generation}"
+    return Artefact(content, (*lost, *[note] * (looks != generation), *short))
 
 
 def _generations(profile: str, design: DataflowDesign) -> tuple[str, str]:
@@ -142,13 +146,6 @@ def _generations(profile: str, design: DataflowDesign) -> tuple[str, str]:
     rules = profile_named(profile)
     generation = rules.version if rules.file == "dfmodel" else "gen3" if newest else "gen1"
     return generation, "gen3" if newest else "gen1" if generation in ("gen0", "gen1b") else generation
-
-
-def _looks(generation: str, blocks: str, form: str) -> Iterator[str]:
-    """Note that a file looks like one of another generation, where it does."""
-    looks = "gen3" if blocks in ("gen2b", "gen3", "gen4", "gen5") else blocks if form == "dfmodel" else "gen1"
-    if looks != generation:
-        yield f"looks like a file of {looks}; evaluate it with --profile dfmodel-{generation}"
 
 
 def design_message(

@@ -88,6 +88,8 @@ FRAGMENTS: Final = {
     **{name: template(**data) if "of" in data else _fragment_of(data) for name, data in WRITTEN["rows"].items()},
 }
 
+#: Fields of a model that decide on the sizes of its graph.
+SHAPE: Final = "hidden_size num_attention_heads seq_len num_query_groups head_size ffn_hidden_size gated_mlp dropout"
 #: Features of the native model by the words of the graph.
 WORDS: Final = {"hidden": "H", "attention": "nd", "up": "U", "ffn": "F"}
 
@@ -103,7 +105,7 @@ def fragment(kernel: Kernel) -> Fragment:
     return template(kernel.kind.name, kernel.name)
 
 
-Words = Mapping[str, FloatArray]
+Words = dict[str, FloatArray]
 
 
 def model_graph(model: ModelShape, *, backward: bool = True, element_bytes: float = 2.0) -> DfmodelGraph:
@@ -117,19 +119,8 @@ def model_graph(model: ModelShape, *, backward: bool = True, element_bytes: floa
         raise DseError(f"model {model.name}: has layers of several kinds; DFModel's graph is of one layer")
     if beyond := kinds_unknown_to("dfmodel", model.kinds):
         raise DseError(f"model {model.name}: has {', '.join(beyond)}; DFModel's graph has no such kernels")
-    return layer_graph(
-        model.hidden_size,
-        model.num_attention_heads,
-        model.seq_len,
-        num_query_groups=model.num_query_groups,
-        head_size=model.head_size,
-        ffn_hidden_size=model.ffn_hidden_size,
-        gated_mlp=model.gated_mlp,
-        dropout=model.dropout,
-        backward=backward,
-        element_bytes=element_bytes,
-        layer=next(iter(model.kinds)),
-    )
+    shape: dict[str, Any] = {name: getattr(model, name) for name in SHAPE.split()}
+    return layer_graph(**shape, backward=backward, element_bytes=element_bytes, layer=next(iter(model.kinds)))
 
 
 def layer_graph(
@@ -282,12 +273,7 @@ def _words(given: Words, gated_mlp: bool) -> Words:
     heads, groups, seq = given["n"], given["g"], given["S"]
     if np.any(heads % groups):
         raise DseError("num_query_groups: does not divide num_attention_heads; choose one of its divisors")
-    return {
-        **given,
-        "1": np.ones(()),
-        "-": np.ones(()),
-        "nd": heads * given["d"],
-        "gd": groups * given["d"],
-        "rS": heads / groups * seq,
-        "U": (2 if gated_mlp else 1) * given["F"],
-    }
+    return given | {
+        **dict.fromkeys("1-", np.ones(())), "nd": heads * given["d"], "gd": groups * given["d"],
+        "rS": heads / groups * seq, "U": (2 if gated_mlp else 1) * given["F"],
+    }  # fmt: skip

@@ -111,6 +111,7 @@ def exchange_rate(setup: Setup, generation: str) -> FloatArray:
     those between the chips that the dimensions so far join.
     """
     rules, sizes = GENERATIONS[generation], [dimension.size for dimension in setup.dimensions]
+    axes = {axis: getattr(setup, axis) for axis in AXES}
     chips = setup.num_chips / setup.copies
     torus = len(sizes) > 1 and {dimension.kind for dimension in setup.dimensions} == {"r"}
     joined = [chips if torus else np.prod(sizes[:last], axis=0) for last in range(1, len(sizes) + 1)]
@@ -118,7 +119,7 @@ def exchange_rate(setup: Setup, generation: str) -> FloatArray:
     rings = tables.get(setup.topology, ["1"] * len(sizes))
     times = [
         product(rules.exchanged_pairs, n=n)
-        / (product(rules.exchange_links[d.kind], x=d.size) * product(parallel, **_axes(setup)) * d.bandwidth)
+        / (product(rules.exchange_links[d.kind], x=d.size) * product(parallel, **axes) * d.bandwidth)
         for n, d, parallel in zip(joined, setup.dimensions, rings, strict=True)
     ]
     return np.where(chips > 1, np.maximum.reduce(times), 0.0)
@@ -141,28 +142,22 @@ def system_power(setup: Setup, generation: str = "") -> FloatArray:
     """Chips, DRAM, links and switches. [W]"""
     chip = setup.dram_bandwidth * setup.dram_power + setup.accelerator_power
     links, switches = port_bandwidths(setup, generation)
-    drawn: FloatArray | int = sum(
-        port * getattr(setup, f"{axis}_link_power") for port, axis in zip(links, AXES, strict=False)
-    )
-    return setup.num_chips * chip + drawn + sum(switches) * setup.switch_power
+    drawn = sum(port * getattr(setup, f"{axis}_link_power") for port, axis in zip(links, AXES, strict=False))
+    power: FloatArray = setup.num_chips * chip + drawn + sum(switches) * setup.switch_power
+    return power
 
 
 def port_bandwidths(setup: Setup, generation: str = "") -> tuple[list[FloatArray], list[FloatArray]]:
     """Bandwidth of all ports of links and of switches, for each dimension, of a generation's networks. [B/s]"""
     others = _PORTS["from_chips"]
     tables = [_PORTS[part] | _PORTS.get(f"{part}_{generation}", {}) for part in ("links", "switches")]
-    n = setup.num_chips / setup.copies
+    n, axes = setup.num_chips / setup.copies, {axis: getattr(setup, axis) for axis in AXES}
     bandwidths = [dimension.bandwidth * setup.copies for dimension in setup.dimensions]
     links, switches = (
         [
-            np.where(n >= float(least), product(ports, n=n, **_axes(setup)) * b, 0.0)
+            np.where(n >= float(least), product(ports, n=n, **axes) * b, 0.0)
             for ports, b in zip(table[setup.topology], bandwidths, strict=True)
         ]
         for table, least in zip(tables, others.get(generation, others["others"]), strict=True)
     )
     return links, switches
-
-
-def _axes(setup: Setup) -> dict[str, FloatArray]:
-    """Sizes of the dimensions by the names of the axes. [-]"""
-    return {axis: getattr(setup, axis) for axis in AXES}

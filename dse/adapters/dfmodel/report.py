@@ -7,17 +7,19 @@ since bytes do not tell which links they take; the report has the shortest and t
 
 from __future__ import annotations
 
+from collections import ChainMap
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from costmodel.columns import FloatArray, IntArray
+from costmodel.columns import IntArray
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from dse.adapters.dfmodel.evaluation import DfmodelEvaluation, dram_capacity, evaluate, within_capacity
@@ -44,6 +46,9 @@ from dse.adapters.dfmodel.setup import GENERATIONS, Setup
 from dse.output import percent
 from dse.reporting.design_table import facts, ruled_table
 
+#: The most equally good choices that are all tried. [-]
+MOST_TIES: Final = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -65,8 +70,8 @@ class DfmodelReport:
     groups: IntArray
     evaluation: DfmodelEvaluation
     tile_chosen: bool  #: the size of a tile was found, not given
-    #: Shardings that move as little as one that was found, and the shortest and longest of their times. [-], [s], [s]
-    ties: tuple[int, float, float] | None
+    #: Shardings that move as little as one that was found, their times, and if these are exact. [-], [s], [s], [-]
+    ties: tuple[int, float, float, bool] | None
 
 
 def evaluated_file(path: Path, *, generation: str, wanted: Wanted = Wanted()) -> DfmodelReport:
@@ -84,15 +89,16 @@ def evaluated_file(path: Path, *, generation: str, wanted: Wanted = Wanted()) ->
 
 def _decided(file: SetupFile, generation: str, wanted: Wanted) -> DfmodelReport:
     """The report, once open parts are solved."""
+    if (most := wanted.groups) is not None:
+        file = replace(file, setup=replace(file.setup, kernel_by_kernel=not most), most_groups=most)
     graph, sharding = file.graph, file.sharding
     best, ties = None, None
     if sharding is None or wanted.resolve or wanted.prefer:
         best = published_sharding(graph, wanted.prefer, by_size=not wanted.resolve)
         sharding = best.choices
-    most = file.most_groups if wanted.groups is None else wanted.groups
     pins = file.pins if wanted.groups is None and not wanted.resolve else np.full(len(graph), -1)
     designs = _designs(file, generation, wanted)
-    mapping = _fastest(graph, designs, sharding, most, pins, generation, lenient=wanted.tile_size is None)
+    mapping = _fastest(graph, designs, sharding, file.most_groups, pins, generation, lenient=wanted.tile_size is None)
     if file.batches_open:
         mapping = _with_batches(graph, mapping, sharding, generation)
     evaluation = evaluate(graph, mapping.setup, sharding, generation=generation, groups=mapping.groups)
@@ -123,26 +129,35 @@ def _with_batches(graph: DfmodelGraph, mapping: Mapping, sharding: IntArray, gen
     return fastest_design(graph, rows, sharding, mapping.groups, generation=generation) or mapping
 
 
-def tied_times(graph: DfmodelGraph, best: Sharding, design: Mapping, generation: str) -> tuple[float, float]:
-    """Shortest and longest time of equally good shardings with the same groups and tile. [s]
+def tied_times(graph: DfmodelGraph, best: Sharding, design: Mapping, generation: str) -> tuple[float, float, bool]:
+    """Shortest and longest time of equally good shardings with the same groups and tile, and if no other is. [s]
 
-    All of them are tried, or of many the parts of the graph that have a choice, one after another, given those before.
+    The times of groups add up, so parts of the graph that change the time of one group are tried together, and all
+    others alone. If together they have more than `MOST_TIES` choices, they are tried alone, and the range may be wider.
     """
-    parts = equal_choices(graph, best)
-    if best.count <= 256:
-        parts = [[{k: c for change in changes for k, c in change.items()} for changes in product(*parts)]]
+    joined: list[tuple[set[int], list[dict[int, int]]]] = []  # groups, and choices of kernels that change their times
+    exact = True
+    for part in equal_choices(graph, best):
+        edges = np.isin(graph.start, [*part[0]]) | np.isin(graph.end, [*part[0]])
+        near = [*part[0], *graph.start[edges], *graph.end[edges]]
+        groups = {*design.groups[slice(None) if np.any(design.setup.second_dram_bytes) else near].tolist()}
+        met = [other for other in joined if other[0] & groups]
+        if prod(len(choices) for _, choices in met) * len(part) <= MOST_TIES:
+            joined = [other for other in joined if not other[0] & groups]
+            groups = groups.union(*(of_other for of_other, _ in met))
+            part = [dict(ChainMap(*changes)) for changes in product(part, *(choices for _, choices in met))]
+        else:
+            exact = False
+        joined.append((groups, part))
 
-    def time(choices: IntArray) -> float:
+    def time(*changes: dict[int, int]) -> float:
+        choices = best.choices.copy()
+        for change in changes:
+            choices[[*change]] = [*change.values()]
         return evaluate(graph, design.setup, choices, generation=generation, groups=design.groups).iteration_time.item()
 
-    bounds = []
-    for better in (min, max):
-        choices = best.choices
-        for part in parts:
-            tried = [np.array([change.get(k, code) for k, code in enumerate(choices)]) for change in part]
-            choices = better(tried, key=time)
-        bounds.append(time(choices))
-    return bounds[0], bounds[1]
+    tried = [sorted(part, key=time) for _, part in joined]
+    return time(*(part[0] for part in tried)), time(*(part[-1] for part in tried)), exact
 
 
 def _fastest(
@@ -176,23 +191,17 @@ def _fastest(
     raise DseError(f"no {none} {'fits' if opened else 'fit'}: {short}")
 
 
-def _fused(file: SetupFile, wanted: Wanted) -> bool:
-    """True if kernels run in groups."""
-    return not file.setup.kernel_by_kernel if wanted.groups is None else wanted.groups > 0
-
-
 def _tile_is_open(file: SetupFile, wanted: Wanted) -> bool:
     """True if the fastest tile is requested, or neither the file nor the user gives one."""
     if wanted.tile_size is not None:
         return wanted.tile_size == 0
-    return file.tiles_open or (wanted.resolve and _fused(file, wanted))
+    return file.tiles_open or (wanted.resolve and not file.setup.kernel_by_kernel)
 
 
 def _designs(file: SetupFile, generation: str, wanted: Wanted) -> Setup:
     """The set-up for all sizes of dimensions and of tiles that are to be tried."""
-    setup = replace(file.setup, kernel_by_kernel=not _fused(file, wanted))
-    if wanted.tile_size:
-        setup = replace(setup, tile_size=np.array([float(wanted.tile_size)]))
+    tile_size = np.array([float(wanted.tile_size)]) if wanted.tile_size else file.setup.tile_size
+    setup = replace(file.setup, tile_size=tile_size)
     if refused := setup.refusals(generation):
         raise DseError("\n".join(refused))
     limited = GENERATIONS[generation].tile_limits and wanted.tile_size is None
@@ -221,7 +230,8 @@ def figures(report: DfmodelReport) -> dict[str, Any]:
         "dram_bytes": float(evaluation.dram_bytes[0]),
         "fits": bool(evaluation.fits[0]),
         "equal_shardings": report.ties and report.ties[0],
-        "equal_shardings_s": report.ties and [*report.ties[1:]],
+        "equal_shardings_s": report.ties and [*report.ties[1:3]],
+        "equal_shardings_exact": report.ties and report.ties[3],
         "communication_bytes": moved_bytes(report.file.graph, report.sharding),
         "sharding": dict(zip(names, sharding_words(report.sharding), strict=True)),
         "groups": _members(report.file.graph, report.groups),
@@ -248,8 +258,11 @@ def dfmodel_report(report: DfmodelReport) -> list[RenderableType]:
         ("power", readable(float(evaluation.power[0]), "W", digits=5)),
     ]
     if report.ties is not None:
-        fastest, slowest = (readable(time, "s", digits=6) for time in report.ties[1:])
-        rows.append(("equal shardings", f"{report.ties[0]:,} move as little: {fastest} to {slowest}"))
+        count, *times, exact = report.ties
+        fastest, slowest = (readable(time, "s", digits=6) for time in times)
+        rows.append(
+            ("equal shardings", f"{count:,} move as little: {'' if exact else 'at least '}{fastest} to {slowest}")
+        )
     return [
         Text("Groups of kernels", style="bold"), Text(), _group_table(report), Text(),
         Text("Iteration", style="bold"), Text(), facts(rows),
@@ -280,12 +293,7 @@ def _group_table(report: DfmodelReport) -> Table:
     """Kernels with their sharding, and where the time of their group goes."""
     table = ruled_table("kernels", "sharded by", "compute", "memory", "network", "group", "SRAM")
     evaluation, words = report.evaluation, np.array(sharding_words(report.sharding))
-    parts: list[FloatArray] = [
-        evaluation.compute_time[0],
-        evaluation.memory_time[0],
-        evaluation.network_time[0],
-        evaluation.group_time[0],
-    ]
+    parts = [getattr(evaluation, f"{part}_time")[0] for part in ("compute", "memory", "network", "group")]
     for group, names in enumerate(_members(report.file.graph, report.groups)):
         times = [readable(float(part[group]), "s", digits=4) for part in parts]
         words_of_group = words[report.groups == group]

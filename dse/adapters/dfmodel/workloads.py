@@ -65,20 +65,10 @@ def _panel_rate(axis: int, dimension: int) -> Rate:
     return panel
 
 
-def _sent_panel(setup: Setup, generation: str) -> FloatArray:
-    """Rate at which a chip sends its part of a panel along the first dimension."""
-    return 1 / setup.dimensions[0].bandwidth
-
-
 def _passed_panel(setup: Setup, generation: str) -> FloatArray:
     """Rate at which chips of the last dimension get a panel from one of them: over half of a ring, else half a hop."""
     links = setup.dimensions[-1]
     return ((links.size - 1) / 2 if links.kind == "r" else 0.5) / links.bandwidth
-
-
-def _shared_exchange(setup: Setup, generation: str) -> FloatArray:
-    """Rate of a transposition: each pair of chips exchanges its part of the stated bytes."""
-    return exchange_rate(setup, generation) / (setup.num_chips / setup.copies) ** 2
 
 
 def _table_exchange(setup: Setup, generation: str) -> FloatArray:
@@ -103,7 +93,7 @@ WORKLOADS: Final[Mapping[str, DfmodelWorkload]] = {
     ),
     "fft": DfmodelWorkload(
         parts=lambda setup, sharding: (*np.ones((2, 1, 1)), per_kernel(setup.num_chips / setup.copies)),
-        rates=({codes.ALL_TO_ALL: _shared_exchange},),
+        rates=({codes.ALL_TO_ALL: lambda s, generation: exchange_rate(s, generation) / (s.num_chips / s.copies) ** 2},),
         holds_tensors=False,
     ),
     "hpl": DfmodelWorkload(
@@ -112,7 +102,8 @@ WORKLOADS: Final[Mapping[str, DfmodelWorkload]] = {
         holds_tensors=False,
     ),
     "panels": DfmodelWorkload(  # hpl of the oldest files, which state the work and messages of one chip
-        parts=_by_sharding, rates=({codes.BROADCAST: _passed_panel}, {codes.POINT_TO_POINT: _sent_panel})
+        parts=_by_sharding,
+        rates=({codes.BROADCAST: _passed_panel}, {codes.POINT_TO_POINT: lambda s, _: 1 / s.dimensions[0].bandwidth}),
     ),
 }  # fmt: skip
 

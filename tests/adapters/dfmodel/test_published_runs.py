@@ -69,14 +69,14 @@ def assert_printed(actual: dict[str, Any], run: str) -> None:
 
 @pytest.fixture
 def evaluated(tmp_path, capsys):
-    """Figures of a set-up as it stands, with options."""
+    """Figures of a set-up as it stands, with options, and what is said on standard error."""
 
     def run(graph: str, message: dict[str, Any], *options: str) -> dict[str, Any]:
         path = tmp_path / "setup.txt"
         path.write_text(f"dataflow_graph {{\n{graph}}}\n" + fields(**{"cost": COST, **message}))
         code = main(["evaluate", str(path), "--format", "json", *options])
         said = capsys.readouterr()
-        return {"error": said.err} if code else json.loads(said.out)
+        return {"said": said.err} | ({} if code else json.loads(said.out))
 
     return run
 
@@ -97,6 +97,7 @@ def test_a_transposed_fft_on_two_tiers_of_switches(run, evaluated):
     actual = evaluated(fft(1036214, 159), RUNS[run], *(["--profile", "dfmodel-gen1b"] if first else []))
     assert_printed(actual, run)
     assert actual["network"] == "x 8 x y 128"
+    assert not first or ", gen1b 1.36118 s; choose by --profile" in evaluated(fft(1036214, 159), RUNS[run])["said"]
     assert first or f"{actual['final_s']}\n" in Path("docs/dfmodel.md").read_text()
 
 
@@ -214,7 +215,7 @@ def test_a_token_is_decoded_with_caches_in_memory(evaluated):
     assert actual["sram_bytes"] == [printed + 8192]
     assert actual["dram_bytes"] == 872415232
     less = evaluated(graph, RUNS["decode in less memory"])
-    assert "DRAM: at least 872,415,232 bytes are needed, 256 more than there are" in less["error"]
+    assert "DRAM: at least 872,415,232 bytes are needed, 256 more than there are" in less["said"]
 
 
 @by_table("run", "builder", "arguments")

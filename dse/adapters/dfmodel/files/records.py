@@ -92,7 +92,7 @@ def _network_mistakes(system: Message, block: Message) -> Iterator[str]:
         yield f"system: no topology; expected one of {', '.join(TOPOLOGIES)}"
         return
     if topology not in TOPOLOGIES:
-        yield f"system.{topology}: networks of four dimensions are not evaluated; expected {', '.join(TOPOLOGIES)}"
+        yield f"system.{topology}: splits of sequences (SP) are not evaluated; expected {', '.join(TOPOLOGIES)}"
         return
     network = getattr(system, topology)
     axes = AXES[: len(TOPOLOGIES[topology])]
@@ -160,9 +160,7 @@ def _kernel_mistakes(message: Message, block: Message) -> Iterator[str]:
         if kind == "gemm_input1_weight" and part.weight_tensor_size:
             sizes.append(("weight_tensor_size", part.outer * part.M * part.K * word))
         for field, expected in sizes:
-            size = getattr(part, field)
-            if not abs(size - expected) <= _ROUNDING * expected:
-                yield f"{where}: {field} {size:,.0f} contradicts its dimensions; expected {expected:,.0f}"
+            yield from _size_mistakes(f"{where}: {field}", getattr(part, field), expected, "its dimensions")
 
 
 def _connection_mistakes(message: Message) -> Iterator[str]:
@@ -180,11 +178,15 @@ def _connection_mistakes(message: Message) -> Iterator[str]:
         kind = None if start is None else start.WhichOneof("variant")
         if start is not None and kind is not None and edge.tensor_size:
             expected = getattr(start, kind).output_tensor_size
-            if not abs(edge.tensor_size - expected) <= _ROUNDING * expected:
-                yield (
-                    f"{where}: tensor_size {edge.tensor_size:,.0f} contradicts what {start.name!r} produces; "
-                    f"expected {expected:,.0f}"
-                )
+            yield from _size_mistakes(
+                f"{where}: tensor_size", edge.tensor_size, expected, f"what {start.name!r} produces"
+            )
+
+
+def _size_mistakes(where: str, size: float, expected: float, against: str) -> Iterator[str]:
+    """A size that another contradicts."""
+    if not abs(size - expected) <= _ROUNDING * expected:
+        yield f"{where} {size:,.0f} contradicts {against}; expected {expected:,.0f}"
 
 
 def _group_mistakes(message: Message, block: Message) -> Iterator[str]:

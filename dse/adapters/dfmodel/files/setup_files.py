@@ -51,7 +51,7 @@ _UNKNOWN = re.compile(r'Message type "costmodel\.dfmodel\.(\w+)" has no field na
 
 def is_setup(data: bytes) -> bool:
     """True if the content of a file looks like a set-up of DFModel, as text or binary."""
-    text = _as_text(data)
+    text = as_text(data)
     if text is None:
         return bool(data)
     return _BLOCK.search(text) is not None and _SCHEMA.search(text) is None
@@ -87,7 +87,7 @@ def load_setup(path: Path) -> Message:
     Raises `DseError` with line and column of a mistake in text, or the number of an unknown field in binary.
     """
     data = file_bytes(path, LARGEST)
-    text = _as_text(data)
+    text = as_text(data)
     return _from_bytes(data, str(path)) if text is None else _from_text(text, str(path))
 
 
@@ -145,7 +145,7 @@ def first_generation(message: Message) -> Message:
     return new
 
 
-def _as_text(data: bytes) -> str | None:
+def as_text(data: bytes) -> str | None:
     """The content as text; None where it is binary."""
     try:
         text = data.decode()

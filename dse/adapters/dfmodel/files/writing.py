@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import IntArray
-from dse.adapters.dfmodel.evaluation import Shards, shards
+from dse.adapters.dfmodel.cores import Shards
+from dse.adapters.dfmodel.evaluation import shards
 from dse.adapters.dfmodel.files.records import DATAFLOW, FIELDS, OVERLAPS, block, run_block
 from dse.adapters.dfmodel.files.setup_files import ROOTS, Message, empty_setup
 from dse.adapters.dfmodel.graph import NONE, DfmodelGraph, K, N, Traffic
