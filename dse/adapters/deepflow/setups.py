@@ -106,6 +106,8 @@ def read_setup(path: Path, generation: str, model_path: Path | None, values: Map
     hardware = parse(read_text(path), str(path))
     if "tech_param" not in hardware:
         raise DseError(f"{path}: describes a model: evaluate a hardware file with --model-config {path}")
+    if "shared_mem" in hardware.section("area_breakdown", required=False):
+        raise DseError(f"{path}: area_breakdown.shared_mem: not read; describe the chip as schema: deepflow/v1")
     if (generation == SECOND) != ("model_param" in hardware):
         raise DseError(f"{path}: is not a file of {generation}: model_param is in files of {SECOND} alone")
     if (generation == SECOND) == bool(model_path):
@@ -175,6 +177,8 @@ class SetupReader:
             options |= {"tile_candidates": str(self.rules["studies"].get(stored[1], self.rules["candidates"]))}
             self.notes.append(f"the folder of a stored run states {', '.join(map('='.join, options.items()))}")
             values = options | values
+        elif self.generation == SECOND:
+            self.notes.append(_DATA["later"])
         modes, stated = _DATA["models"], self.flat.pop("model_param.mode", "LSTM")
         mode = str(values.pop("mode", stated))
         if self.generation == SECOND and mode == "GEMM":  # which the command line states, not the file
@@ -192,11 +196,9 @@ class SetupReader:
         self.note_unknown(known)
         for section in (self.model, self.hardware):
             section.source.finish()
-        net = "breakdown.network."
-        idle = [
-            name for name in DEGREES if np.any((sheet[f"power_{net}{name}"] == 0) & (sheet[f"area_{net}{name}"] > 0))
-        ]
-        self.notes += [f"power_{net}{name} is 0: as in DeepFlow, links keep a rounding error" for name in idle]
+        for net in (f"breakdown.network.{name}" for name in DEGREES):
+            if np.any((sheet[f"power_{net}"] == 0) & (sheet[f"area_{net}"] > 0)):
+                self.notes.append(f"power_{net} is 0: as in DeepFlow, links keep a rounding error")
         return sheet, mode
 
     def mistake(self, path: str, what: str) -> None:
@@ -271,10 +273,8 @@ def problems(setup: ChipSetup) -> Iterator[tuple[str, BoolArray]]:
     sheet, dp, lp = setup.sheet, setup.split("dp"), setup.split("lp")
     kp1, kp2, workers = setup.split("kp1"), setup.split("kp2"), sheet["system_hierarchy.num_workers"]
     if len({float(sheet[f"memory_hierarchy.l{level}.type"][0]) for level in range(4)}) < 4:
-        yield (
-            "memory_hierarchy: expected each of SRAM-R, SRAM-L1, SRAM-L2 and DRAM on one level",
-            np.ones(1, dtype=bool),
-        )
+        one_each = "memory_hierarchy: expected each of SRAM-R, SRAM-L1, SRAM-L2 and DRAM on one level"
+        yield one_each, np.ones(1, dtype=bool)
     if setup.rules["states"]:
         both = ~np.isnan(kp1 + kp2)
         unequal = dp * lp * np.where(both, kp1 * kp2, 1.0) != workers
