@@ -343,7 +343,7 @@ def transformer_gemms(run: RankRun) -> Gemms:
                 m, n, k = product.size
                 t = n if product.trained_columns is None else product.trained_columns
                 sizes = ((m, n, k), operand), ((m, k, t), operand), ((k, t, m), weight)
-                for of_pass, (size, output_bytes) in [*zip(PASSES, sizes, strict=True)][: None if np.any(t) else 1]:
+                for of_pass, (size, output_bytes) in zip(PASSES, sizes if np.any(t) else sizes[:1], strict=False):
                     runs: Runs = "grouped" if kernel.of_experts else ""
                     label = Label(product.name, of_pass, of_part, kernel.name, runs)
                     made = trained if of_pass == "weight_gradient" and kernel.kind.matrix else 1.0

@@ -71,7 +71,7 @@ class MatrixProduct(NamedTuple):
     size: Dimensions
     batch: FloatArray | float  #: products of one launch [-]
     launches: FloatArray | float
-    trained_columns: FloatArray | float | None = None  #: with gradients; None: all
+    trained_columns: FloatArray | float | None = None  #: with gradients; None: all, 0: none
 
 
 class PointwisePass(NamedTuple):

@@ -303,10 +303,10 @@ def compared_keys(model: ModelDimensions) -> float:
 
 
 def indexer_products(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
-    """Scores of the indexer's heads with all keys before a query, and those of a rank's attention heads as a target.
+    """Scores of the indexer's heads with all keys before a query, and the target of its loss.
 
-    The loss compares both for the keys picked, which gradients and target are of (Megatron-Bridge 067f987d,
-    flop_utils.py: `num_floating_point_operations`).
+    The loss compares these scores with those of a rank's attention heads, for the keys that the indexer picked: only
+    they have gradients (Megatron-Bridge 067f987d, flop_utils.py: `num_floating_point_operations`).
     """
     model, queries, sequences = rank.model, rank.model.seq_len / rank.design.cp, rank.design.micro_batch_size
     compared, features = compared_keys(model), model.features["index_queries"]

@@ -318,7 +318,7 @@ class Database:
 
     def _check_lengths(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Refuse texts that are too long, as SQLite does."""
-        if not self.is_sqlite and any(len(str(value)) > LONGEST for row in rows for value in row.values()):
+        if not self.is_sqlite and any(isinstance(v, str) and len(v) > LONGEST for row in rows for v in row.values()):
             raise self._too_long("string or blob too big")
 
     def has_table(self, name: str) -> bool:

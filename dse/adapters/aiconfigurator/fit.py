@@ -140,7 +140,8 @@ def best_fit(
     )
     away = np.random.default_rng(seed).uniform(-START_SPREAD, START_SPREAD, (OTHER_STARTS, len(constants)))
     tasks = [Task(tuple(constants), given, np.clip(at + move, low, high)) for move in (np.zeros_like(at), *away)]
-    return min(fits(tasks, rows, start), key=loss)
+    best = min(fits(tasks, rows, start), key=loss)
+    return replace(best, covariance=scatter(best))
 
 
 def fits(tasks: Sequence[Task], rows: TableRows, others: Mapping[str, float]) -> list[Fit]:
@@ -161,7 +162,7 @@ def fits(tasks: Sequence[Task], rows: TableRows, others: Mapping[str, float]) ->
             is_better = loss(fit) < loss(best[number])
             radii[number] = 2 * radii[number] if is_better else float(np.abs(step).max()) / 4
             best[number] = fit if is_better else best[number]
-    return [replace(fit, covariance=scatter(fit)) for fit in best]
+    return best
 
 
 def best_step(fit: Fit, radius: float) -> FloatArray:
@@ -192,6 +193,5 @@ def scatter(fit: Fit) -> FloatArray:
     """Covariance of the coordinates from the scatter of the rows, less the constants fitted, by robust weights. [-]"""
     rows, ratios = fit.slopes[fit.fitted], fit.ratios[fit.fitted]
     weights = 1 / np.sqrt(1 + (ratios / OUTLYING) ** 2)
-    free = max(len(ratios) - len(fit.constants), 1)
-    of_rows = np.sum(weights * ratios**2) / free
+    of_rows = np.sum(weights * ratios**2) / max(len(ratios) - len(fit.constants), 1)
     return np.asarray(np.linalg.pinv(rows.T @ (weights[:, np.newaxis] * rows)) * of_rows)
