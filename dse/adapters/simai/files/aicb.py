@@ -96,8 +96,8 @@ class AicbReader(Source):
                     known[line] = row
             if len(known) > MOST_ROWS:
                 raise DseError(f"{self.name}: more than {MOST_ROWS:,} different rows")
-        if not _WHOLE.fullmatch(written):
-            self.note(2, f"{written!r}: expected the number of rows")
+        if not _WHOLE.fullmatch(written) or float(written) == 0:
+            self.note(2, f"{written!r}: expected the number of rows, at least 1")
         elif float(written) != rows_read:
             self.note(2, f"{written} rows are declared, and {rows_read} are there")
         return rows
