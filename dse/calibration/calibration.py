@@ -45,29 +45,26 @@ class Selection:
     left_out: Mapping[str, str]  #: constant -> why it keeps its value
 
 
-def folds(groups: Sequence[str], most: int, seed: int) -> list[BoolArray]:
+def folds(groups: Sequence[str], most: int) -> list[BoolArray]:
     """Rows held out together, (rows,) each: whole groups; single rows where groups are fewer than three."""
     names = list(dict.fromkeys(groups))
     keys = groups if len(names) > 2 else [str(number) for number in range(len(groups))]
     names = list(dict.fromkeys(keys))
-    order = np.random.default_rng(seed).permutation(len(names))
+    order = np.random.default_rng(0).permutation(len(names))
     fold = {names[number]: turn % most for turn, number in enumerate(order)}
     of_row = np.array([fold[key] for key in keys])
     return [of_row == fold_number for fold_number in sorted(set(fold.values()))]
 
 
-def selected(
-    rows: Measurements, constants: Sequence[Constant], others: Mapping[str, float], *, seed: int = 0
-) -> Selection:
+def selected(rows: Measurements, constants: Sequence[Constant], others: Mapping[str, float]) -> Selection:
     """Constants that rows of one kind determine, and their values.
 
-    `constants` may move, the better known first; `others` are the values of all constants before. [SI units] `seed`
-    chooses the rows that are held out together. [-]
+    `constants` may move, the better known first; `others` are the values of all constants before. [SI units]
 
     Constants that rows say too little of are left out in turn. The others keep their built-in values too unless rows
     that are held out are better predicted by the posterior of the other rows, by more than two standard errors.
     """
-    held, every = folds(rows.groups, FOLDS, seed), np.ones(rows.count, dtype=bool)
+    held, every = folds(rows.groups, FOLDS), np.ones(rows.count, dtype=bool)
     [before] = posteriors((), [every], rows, others)
     if len(held) < 2:
         too_few = "1 row is too few to hold some out"
@@ -129,18 +126,13 @@ class Calibration:
 
 
 def calibrated(
-    rows: Sequence[MeasuredRow],
-    system: str,
-    *,
-    framework: str | None = None,
-    table: str = "measurements",
-    seed: int = 0,
+    rows: Sequence[MeasuredRow], system: str, *, framework: str | None = None, table: str = "measurements"
 ) -> Calibration:
     """Fit constants of a system to measured products, collectives and steps of one machine.
 
     `system` is a built-in system or a file; `framework` runs the steps whose rows name none; `table` is the source that
-    fitted constants state. `seed` chooses the rows that are held out together. [-] Raises `DseError` if the system or
-    the framework is unknown, no row can be used, or rows are of several machines.
+    fitted constants state. Raises `DseError` if the system or the framework is unknown, no row can be used, or rows are
+    of several machines.
 
     Kinds of rows are taken in the order of `STAGES`: constants of one kind are fixed for the next. Within a kind
     `selected` chooses them on all rows: errors of held-out rows are a little low where rows are few.
@@ -159,7 +151,7 @@ def calibrated(
         reason = Counter(unused.values()).most_common(1)
         raise DseError(f"{table}: no row to fit" + (f"; most lack {reason[0][0]}" if reason else ""))
     known = {constant.name: base.quantities()[constant.name].item() for constant in chain(*candidates(base).values())}
-    stages = _stages(measurements(used, system, base), candidates(base), known, table, seed)
+    stages = _stages(measurements(used, system, base), candidates(base), known, table)
     text = system_text(system, base, stages, table, dict.fromkeys(quantities, framework or ""))
     return Calibration(base.with_quantities(_fitted(stages)), text, tuple(stages), unused)
 
@@ -182,7 +174,6 @@ def _stages(
     constants: Mapping[str, Sequence[Constant]],
     known: Mapping[str, float],
     table: str,
-    seed: int,
 ) -> list[CalibratedStage]:
     """Fits of each kind of rows in turn, given the `known` values and the constants of kinds before. [SI units]"""
     stages: list[CalibratedStage] = []
@@ -190,7 +181,7 @@ def _stages(
         values, candidates_left = {**known, **_fitted(stages)}, [*constants[name]]
         for kind, ends in STEPS_TOO.items() if name == STEPS else ():
             candidates_left += [one for one in constants[kind] if kind not in measured and one.name.endswith(ends)]
-        selection = selected(rows, candidates_left, values, seed=seed)
+        selection = selected(rows, candidates_left, values)
         fitted = calibrated_constants(selection.posterior, rows.system.with_quantities(known))
         now = {**values, **{constant.name: constant.after for constant in fitted}}
         before, after = (

@@ -79,8 +79,8 @@ def _list(parts: Sequence[str], unit: str) -> list[Value]:
     return [si_value(part, unit) for part in _with_units(parts)]
 
 
-def stepped(parts: Sequence[str], unit: str, most: int = MOST_OPTIONS) -> list[Value]:
-    """Values from an end to another, by steps or factors; one beyond `most` if there are more. [-]"""
+def stepped(parts: Sequence[str], unit: str) -> list[Value]:
+    """Values from an end to another, by steps or factors; one beyond `MOST_OPTIONS` if there are more. [-]"""
     if not 2 <= len(parts) <= 3 or not all(part.strip() for part in parts):
         raise ValueError("a range has two ends, and perhaps a step")
     factor = _FACTOR.fullmatch(parts[2]) if len(parts) == 3 else None
@@ -92,7 +92,7 @@ def stepped(parts: Sequence[str], unit: str, most: int = MOST_OPTIONS) -> list[V
     if low > high or (factor and (by <= 1 or low <= 0)) or (not factor and by <= 0):
         raise ValueError("a range goes up, by a step above 0 or a factor above 1")
     numbers = [low]
-    while len(numbers) <= most and (after := numbers[-1] * by if factor else numbers[-1] + by) <= high:
+    while len(numbers) <= MOST_OPTIONS and (after := numbers[-1] * by if factor else numbers[-1] + by) <= high:
         numbers.append(after)
     whole = unit == "-" and all(value.denominator == 1 for value in numbers)
     return [int(value) if whole else float(value) for value in numbers]

@@ -67,15 +67,9 @@ def thousands(text: str) -> str:
     return re.sub(r"\d{4,}", lambda digits: f"{int(digits[0]):,}", text)
 
 
-def step_key(workload: str) -> str:
-    """The breakdown's column of a workload's step time: ``dense.step_time_s``."""
-    return f"{workload}.step_time_s"
-
-
 def step_text(record: Record, workload: str) -> str:
     """The step time of a workload on a machine, or a dash where it has no layout."""
-    key = step_key(workload)
-    return readable(record["breakdown"][key], "s") if workload in record["layouts"] else "-"
+    return readable(record["breakdown"][f"{workload}.step_time_s"], "s") if workload in record["layouts"] else "-"
 
 
 def workload_lines(space: Space, record: Record) -> Sequence[str]:

@@ -56,7 +56,7 @@ class Ensemble:
     middle: FloatArray  #: their means, all moved so that half of the designs take the expected time, (designs,) [log s]
 
 
-def ensemble(run: TransformerRun, expected: FloatArray, machines: int = MACHINES) -> Ensemble:
+def ensemble(run: TransformerRun, expected: FloatArray) -> Ensemble:
     """Step times of a run's designs on drawn machines, the built-in one first; `expected` times (designs,) in s."""
     design: DesignPoints = run.design
     points, known = run.num_points, run.system.quantities()
@@ -65,15 +65,15 @@ def ensemble(run: TransformerRun, expected: FloatArray, machines: int = MACHINES
     constants = [one for one in every if (known[one.name] > 0).all()]
     names = [one.name for one in constants]
     shipped, high = np.array([[float(np.ravel(known[one.name])[0]), one.high] for one in constants]).T
-    draws = np.random.default_rng(0).standard_normal((machines, len(names)))
+    draws = np.random.default_rng(0).standard_normal((MACHINES, len(names)))
     draws[0] = 0
     outermost = f"{run.system.network[-1].name}_efficiency"
     lowered = np.where(np.array(names) == outermost, -np.abs(draws), draws)
     factors = np.minimum(lowered * [one.spread for one in constants], np.log(high / shipped))
-    log_times = np.empty((machines, points))
+    log_times = np.empty((MACHINES, points))
     block = max(AT_ONCE // points, 1)
-    for first in range(0, machines, block):
-        drawn = np.arange(first, min(first + block, machines))
+    for first in range(0, MACHINES, block):
+        drawn = np.arange(first, min(first + block, MACHINES))
         rows = np.tile(np.arange(points), drawn.size)
         values = {
             name: np.broadcast_to(known[name], (points,))[rows] * np.exp(np.repeat(factors[drawn, column], points))

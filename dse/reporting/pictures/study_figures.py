@@ -76,7 +76,11 @@ def panel(picture: FrontPicture, pair: tuple[int, int]) -> alt.LayerChart:
     """One pair of axes, the front on top, with the names of its best designs."""
     colours = {picture.name: style.FRONT} | ({"dominated": style.DOMINATED} if len(picture.dominated) else {})
     colour = alt.Color("kind:N", scale=alt.Scale(domain=[*colours], range=[*colours.values()]))
-    where = place_of(picture, pair)
+    x, y = (
+        style.quantity(letter, picture.axes[axis].name, picture.axes[axis].unit, picture.front[:, axis])
+        for letter, axis in zip("xy", pair, strict=True)
+    )
+    where = {"x": alt.X(**x), "y": alt.Y(**y)}  # fit the front; designs outside of them are not drawn
     cloud = points(picture.dominated, pair).assign(kind="dominated")
     around = alt.Chart(style.rows(cloud)).mark_point(filled=True, size=16, clip=True, aria=False)
     front = points(picture.front, pair).assign(kind=picture.name, row=range(len(picture.front)))
@@ -92,15 +96,6 @@ def panel(picture: FrontPicture, pair: tuple[int, int]) -> alt.LayerChart:
 def points(values: FloatArray, pair: tuple[int, int]) -> pd.DataFrame:
     """Columns ``x`` and ``y`` of designs. [the units of the pair]"""
     return pd.DataFrame({"x": values[:, pair[0]], "y": values[:, pair[1]]})
-
-
-def place_of(picture: FrontPicture, pair: tuple[int, int]) -> dict[str, Any]:
-    """Axes that fit the front; designs outside of them are not drawn."""
-    x, y = (
-        style.quantity(letter, picture.axes[axis].name, picture.axes[axis].unit, picture.front[:, axis])
-        for letter, axis in zip("xy", pair, strict=True)
-    )
-    return {"x": alt.X(**x), "y": alt.Y(**y)}
 
 
 def stairs(

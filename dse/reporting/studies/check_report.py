@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from dse.output import counted, json_line, json_object
-from dse.reporting.design_table import Column, columns_of, drawn
+from dse.reporting.design_table import columns_of, drawn
 from dse.searching.price_check import Mismatch, figure_text
 
 if TYPE_CHECKING:
@@ -60,21 +60,16 @@ def check_report(checked: CheckedStudy) -> list[RenderableType]:
     report += [Text(line) for line in versions]
     if not checked.differing:
         return report
-    report += [Text(), *drawn(figure_columns(shown))]
+    first = {figure.trial: figure for figure in reversed(shown)}  # of a trial, which has its number
+    numbers = [str(one.trial) if one is first[one.trial] else "" for one in shown]
+    rows = [
+        (n, m.column, figure_text(m, m.stored), figure_text(m, m.model)) for n, m in zip(numbers, shown, strict=True)
+    ]
+    report += [Text(), *drawn(columns_of(("trial", "figure", "stored", "cost model"), rows, left=(1,)))]
     if more := checked.figures - len(shown):
         report += [Text(f"{counted(more, 'more figure')} {'differs' if more == 1 else 'differ'}: --format json")]
     anew = f"dse search ... --study NEW --warm-start {quote(checked.study.name)}"
     return [*report, Text(), Text(f"{anew}   starts a new study from its best designs")]
-
-
-def figure_columns(shown: Sequence[Mismatch]) -> list[Column]:
-    """Stored figures next to those of the cost model; the first of a trial has its number."""
-    first = {figure.trial: figure for figure in reversed(shown)}
-    rows = []
-    for one in shown:
-        number = str(one.trial) if one is first[one.trial] else ""
-        rows.append((number, one.column, figure_text(one, one.stored), figure_text(one, one.model)))
-    return columns_of(("trial", "figure", "stored", "cost model"), rows, left=(1,))
 
 
 def check_json(checked: CheckedStudy) -> Iterator[bytes]:
