@@ -186,11 +186,17 @@ def certificate_text(space: Space, certificate: Certificate) -> Text:
 
 def surroundings_text(around: Surroundings) -> Text:
     """Search around the best design of a study whose distance to the exact front is unknown, in words."""
-    better = f"{around.better:,} are" if around.better else "none is"
+    study = f"Study {around.study}, after {counted(around.trials, 'trial')}: "
     bound = f" For a bound: `dse enumerate --bound {quote(around.study)}`" if around.open_machine else ""
+    evaluated = f"{around.evaluated:,} designs were evaluated."
+    if around.proved:
+        return Text(
+            f"{study}no legal design is better by {', '.join(around.proved)}: bounds prove it. {evaluated} "
+            f"The distance of other designs to the exact front is unknown.{bound}"
+        )
+    better = f"{around.better:,} are" if around.better else "none is"
     return Text(
-        f"Study {around.study}, after {counted(around.trials, 'trial')}: distance to the best possible unknown. "
-        f"{around.evaluated:,} designs were evaluated. Of {around.designs:,} designs around the best by "
+        f"{study}distance to the best possible unknown. {evaluated} Of {around.designs:,} designs around the best by "
         f"{around.objective}, {better} better.{bound}"
     )
 

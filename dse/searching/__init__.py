@@ -2,6 +2,7 @@
 
 Rooms in the order in which they are read; those on one line do not import each other:
 
+    bounding
     samplers
     trials
     batches

@@ -15,7 +15,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
-from dse.spaces.legal import Component, within
+from dse.spaces.legal import within
 from dse.spaces.sections.parameters import Parameter
 from dse.spaces.space import Batch, Space
 
@@ -119,26 +119,21 @@ class Lattice:
 
         Of components of more than `MOST_ROWS` combinations, those that options and pairs of steps lead to.
         """
-        tables = []
+        tables, columns = [], {parameter.name: at for at, parameter in enumerate(self.parameters)}
         components = dict(enumerate(self.space.legal.components))
         for group in np.unique(self.groups).tolist():
             component = components.get(group)
             if component is not None and component.rows <= MOST_ROWS:
-                others = self.with_rows(design, component, np.arange(component.rows))
+                others = np.repeat(design[None], component.rows, axis=0)
+                for parameter, codes in zip(component.parameters, component.places, strict=True):
+                    others[:, columns[parameter.name]] = codes
+                others = others[self.legal(others)]
             else:
                 inside = {*np.flatnonzero(self.groups == group).tolist()}
                 moves = (*self.one_step, *self.lines, *self.pairs)
                 others = self.moved(design[None], tuple(m for m in moves if inside.issuperset(at for at, _ in m)))[0]
             tables.append(np.concatenate([design[None], others]))
         return tables
-
-    def with_rows(self, design: FloatArray, component: Component, rows: IntArray) -> FloatArray:
-        """The legal designs with some combinations of a component, all else as in a design."""
-        at = {p.name: at for at, p in enumerate(self.parameters)}
-        designs = np.repeat(design[None], rows.size, axis=0)
-        for parameter, codes in zip(component.parameters, component.places, strict=True):
-            designs[:, at[parameter.name]] = codes[rows]
-        return designs[self.legal(designs)]
 
     def moved(self, places: FloatArray, moves: tuple[Move, ...]) -> tuple[FloatArray, IntArray]:
         """The legal designs that some moves make of each of some designs, and which each comes from."""

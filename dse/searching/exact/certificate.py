@@ -1,8 +1,8 @@
 """Distance between the front of a study and the exact front of its space, as far as it is known.
 
 Three answers: exact (the front was enumerated), bounded (a bounded search that stops halfway has a bound of all
-designs), or unknown. For an unknown distance the designs around the best one are evaluated, and the study says how many
-of them were better.
+designs), or unknown. For an unknown distance the study names the objectives whose best design is proved; if there are
+none, the designs around its best one are evaluated, and it says how many of them were better.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import numpy as np
 
 from costmodel.columns import FloatArray, short_repr
 from costmodel.errors import DseError
-from dse.pricing.evaluated import nominal_rate, rules_for
+from dse.pricing.evaluated import costs_of, nominal_rate, rules_for
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Pricer, Workers
 from dse.searching.batches.history import MEMORY
-from dse.searching.exact.bounds import problem_of
-from dse.searching.exact.branching import BoundBroken, Search
-from dse.searching.exact.enumeration import costs_of
+from dse.searching.bounding.bounds import problem_of
+from dse.searching.bounding.branching import BoundBroken, Search
 from dse.searching.exact.exact_front import ExactFront, Method, exact_front, unbounded
 from dse.searching.samplers.archive import Archive
 from dse.searching.samplers.screening_sampler import FOUND
@@ -61,6 +60,7 @@ class Surroundings:
     study: str
     trials: int
     evaluated: int  #: designs that were evaluated for its trials
+    proved: tuple[str, ...]  #: objectives whose best design bounds prove to be the best of all
     objective: str  #: by which the design is the best
     designs: int  #: legal designs that differ from it in one option, by two steps, or in one component
     better: int  #: feasible ones of them that are better
@@ -82,6 +82,7 @@ def surroundings(study: BaseStudy) -> Surroundings | None:
         study=study.name,
         trials=len(study.table),
         evaluated=study.designs_priced or len(study.table),
+        proved=proved_objectives(study, front.costs.min(axis=0)),
         objective=space.objectives[0].name,
         designs=len(places),
         better=int((costs[:, 0] < front.costs[0, 0]).sum()),
@@ -184,21 +185,33 @@ def quick_certificate(study: BaseStudy) -> Certificate | None:
 
 
 def remembered_front(study: BaseStudy) -> ExactFront | None:
-    """The exact front from the memory of a sampler that has evaluated every design, checked; else None."""
+    """The exact front from the memory of a sampler that has found it, checked; else None."""
     space = sought_space(study)
+    for archive in (one for one in archives(study) if one.complete and not one.thin):
+        designs = Lattice(space).columns(archive.places)
+        evaluation, count = evaluate(space, designs, rules=rules_for(space, study.profile)), int(space.legal.count)
+        if np.allclose(costs_of(space, evaluation), archive.costs, rtol=1e-9, atol=0):
+            return ExactFront(space, designs, evaluation, count, count, None, study.profile)
+    return None
+
+
+def proved_objectives(study: BaseStudy, least: FloatArray) -> tuple[str, ...]:
+    """Objectives whose least cost a sampler has proved by bounds, if it is that of the study. [the unit of each]"""
+    best = [archive.costs.min(axis=0) for archive in archives(study) if archive.best_proved and len(archive.costs)]
+    objectives = zip(
+        study.space.objectives, least.tolist(), np.min(best, axis=0).tolist() if best else (), strict=False
+    )
+    return tuple(objective.name for objective, cost, proved in objectives if cost <= proved)
+
+
+def archives(study: BaseStudy) -> list[Archive]:
+    """Memories of a sampler that has searched the study with its focus."""
+    shape = len(study.space.parameters), len(study.space.objectives)
     with Store(study.storage, "read") as store:
         stored = store.study(study.name)
         with store.reading(stored.study_id, "study_user_attributes"):
             memories = [of[FOUND] for name, of in stored.user_attrs.items() if name.startswith(MEMORY) and FOUND in of]
-            texts = [memory["archive"] for memory in memories if memory["focus"] == study.plan.focus]
-            archives = [Archive.unpacked(text, len(space.parameters), len(space.objectives)) for text in texts]
-            whole = [archive for archive in archives if archive.complete and not archive.thin]
-            fronts = [(Lattice(space).columns(archive.places), archive.costs) for archive in whole]
-    for designs, costs in fronts:
-        evaluation, count = evaluate(space, designs, rules=rules_for(space, study.profile)), int(space.legal.count)
-        if np.allclose(costs_of(space, evaluation), costs, rtol=1e-9, atol=0):
-            return ExactFront(space, designs, evaluation, count, count, None, study.profile)
-    return None
+            return [Archive.unpacked(one["archive"], *shape) for one in memories if one["focus"] == study.plan.focus]
 
 
 #: Designs that are evaluated for a bound, unless said otherwise.

@@ -9,8 +9,8 @@ from typing import Final, Self
 import numpy as np
 
 from costmodel.columns import FloatArray, IntArray
-from dse.fronts import FrontIndex, as_costs, non_dominated
-from dse.pricing.evaluated import Evaluation
+from dse.fronts import FrontIndex, non_dominated
+from dse.pricing.evaluated import costs_of
 from dse.pricing.evaluation import evaluate_unique, untimed_margins
 from dse.pricing.workers import Pricer
 from dse.spaces.space import Space
@@ -56,12 +56,6 @@ class Tally:
         legal, feasible, unpriced, *others = counts or [0] * (3 + len(space.limits) + len(space.objectives))
         broken, better = np.split(np.array(others, dtype=np.int64), [len(space.limits)])
         return cls(legal, feasible, broken, unpriced, better, numbers.astype(np.int64), costs)
-
-
-def costs_of(space: Space, evaluation: Evaluation) -> FloatArray:
-    """(points, objectives) Values turned so that less is better; NaN where infeasible. [the unit of each]"""
-    costs = as_costs(evaluation.values, space.directions)
-    return np.where(evaluation.feasible[:, None], costs, np.nan)
 
 
 def unit_tally(pricer: Pricer, best: Sequence[float], task: tuple[int, tuple[int, int]]) -> tuple[int, Tally]:

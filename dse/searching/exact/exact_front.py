@@ -18,13 +18,13 @@ from costmodel.columns import FloatArray, short_repr
 from costmodel.errors import DseError, ParameterError
 from costmodel.rules.registry import NATIVE
 from costmodel.rules.rules import WorkloadRules
-from dse.pricing.evaluated import Evaluation, with_intervals
+from dse.pricing.evaluated import Evaluation, costs_of, with_intervals
 from dse.pricing.evaluation import design_records, evaluate
 from dse.pricing.workers import Pricer, Workers, scattered
-from dse.searching.exact.bounds import Problem, problem_of
-from dse.searching.exact.branching import BoundBroken, Search, start
+from dse.searching.bounding.bounds import Problem, problem_of
+from dse.searching.bounding.branching import BoundBroken, Search, start
 from dse.searching.exact.checkpoint import UNITS, Checkpoint, Finished, merged
-from dse.searching.exact.enumeration import CHUNK, Tally, costs_of, unit_tally
+from dse.searching.exact.enumeration import CHUNK, Tally, unit_tally
 from dse.searching.trials.trial_table import flat
 from dse.spaces.space import Space
 

@@ -50,7 +50,8 @@ class Archive:
     explored: FloatArray  #: (designs,) 1 where neighbours are evaluated, 2 where it was polished, else 0
     sent: BoolArray  #: (designs,) whether it became a trial
     reserve: FloatArray  #: (others, parameters): feasible designs that are beaten, the least beaten first
-    complete: bool = False  #: whether every legal design is evaluated
+    complete: bool = False  #: whether every legal design is evaluated, or ruled out by proved bounds
+    best_proved: bool = False  #: whether proved bounds rule out a better best design of any objective
     thin: bool = False  #: whether some designs of the front were left out
 
     @classmethod
@@ -95,7 +96,7 @@ class Archive:
         arrays = {name: getattr(self, name).astype(np.float64) for name in (*OF_FRONT, "reserve")}
         packed = {name: zlib.compress(array.tobytes(), 6) for name, array in arrays.items()}
         texts = {name: base64.b64encode(data).decode("ascii") for name, data in packed.items()}
-        return {**texts, "complete": self.complete, "thin": self.thin}
+        return {**texts, "complete": self.complete, "thin": self.thin, "best_proved": self.best_proved}
 
     @classmethod
     def unpacked(cls, packed: Mapping[str, Any], parameters: int, objectives: int) -> Self:
@@ -110,6 +111,7 @@ class Archive:
             sent=_array(packed["sent"]) > 0,
             reserve=_array(packed["reserve"]).reshape(-1, parameters),
             complete=bool(packed["complete"]),
+            best_proved=bool(packed.get("best_proved", False)),
             thin=bool(packed.get("thin", True)),  # unknown of archives of earlier versions
         )
         if len({len(getattr(archive, name)) for name in OF_FRONT}) > 1:

@@ -4,24 +4,17 @@ The cost model evaluates thousands of designs in the time that Optuna takes for 
 space by itself and proposes the designs that add most to the front. Each round evaluates a few thousand designs in one
 call: neighbours of the front's designs, crossings of them, and designs at random. In the end the best design of each
 objective is polished: its components are varied one by one, and combinations that should then be better are evaluated,
-until none is. Then combinations of small components, such as machines, get those of the largest one, such as layouts,
-that should be best with each; the first batch surveys it. A small space is evaluated whole. The result is an `Archive`,
-from which the next batch goes on.
-
-Components are parameters that rules tie together; only limits such as memory, power or price tie one to another. A few
-thousand designs tell by which factor each combination of a component changes an objective and the use of each limit.
-These factors are taken to multiply. The best combination of all components under the limits is then a knapsack problem
-with a choice for each component. Multipliers of the limits from its Lagrangian dual [Kellerer2004]_ rank partial
-combinations, and the best are kept. The same is done with fewer and fewer components: those with many combinations
-have more that only seem good, and would leave no room to the others.
+until none is. Then bounds (`dse.searching.bounding`) rule out a better best design of each objective, and of spaces
+where few designs decide it, all designs but the exact front. A small space is evaluated whole. The result is an
+`Archive`, from which the next batch goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from itertools import combinations
 from threading import Lock
 from typing import Any, Final
 
@@ -37,12 +30,15 @@ from optuna.trial import FrozenTrial
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.rules.rules import TRAINING, WorkloadRules
 from costmodel.training.blocks import ASSIGNMENTS
-from dse.fronts import as_costs, low_and_span, most_dominating
+from dse.fronts import FrontIndex, as_costs, low_and_span, most_dominating
 from dse.pricing.evaluated import nominal_rate, rules_for, solves_shardings
-from dse.pricing.evaluation import evaluate, untimed_margins
-from dse.pricing.workers import Jobs
+from dse.pricing.evaluation import evaluate
+from dse.pricing.workers import Jobs, Pricer, Workers
+from dse.searching.bounding.bounds import Problem, problem_of
+from dse.searching.bounding.branching import BoundBroken, LeastCosts, Pruning, Search
 from dse.searching.samplers.archive import BATCH_SIZE, DRAWS_EACH, Archive, DesignShare, Key, Known, least_beaten
-from dse.spaces.lattice import MOST_ROWS, Lattice, hashes
+from dse.searching.samplers.knapsack import combined, paired
+from dse.spaces.lattice import Lattice, hashes
 from dse.spaces.space import Space
 
 #: Most designs evaluated in one call: enough to outweigh Python's overhead, few enough to learn from each.
@@ -54,29 +50,17 @@ DRAWN: Final = 0.15
 #: Shares of a round that are crossings, and designs at random; the others are neighbours.
 CROSSED, FRESH = 0.35, 0.15
 #: Spaces of at most WHOLE times the designs of a batch are evaluated whole, which is less work than a search. IN_ORDER
-#: times as many at the usual rate, since designs in order share stages; SURVEY times as many of these with a survey.
-WHOLE, IN_ORDER, SURVEY = 5, 3, 2
+#: times as many at the usual rate, since designs in order share stages.
+WHOLE, IN_ORDER = 5, 6
 
-#: Most combinations of a large component that the first batch evaluates, over its designs: half of the work of 500
-#: trials. Most combinations whose limits are computed, likewise: five of them take the time of one evaluation.
-SURVEYED, LOOKED_AT = 5, 20
-#: Combinations of other components with which the largest one's are tried, and designs that are tried in all.
-SPREAD, SPREAD_DESIGNS = 256, 4096
 #: Most designs evaluated for polishing, over those of the batch.
 POLISHED: Final = 12
+#: Most designs and boxes of a bounded search for the best designs, and for the front, over those of the batch.
+BEST_BOUNDED, FRONT_BOUNDED = 10, 4
 #: Added to the time of infeasible shardings of a design, so that feasible ones come first. [s]
 LATE: Final = 1e6
 #: Least violation of a limit that has a logarithm of use. [-]
 LEAST_USE: Final = 1e-9 - 1
-
-#: Partial combinations that are kept, and combinations of a component that extend them.
-KEPT: Final = 512
-#: Steps of the multipliers of limits.
-DUAL_STEPS: Final = 50
-#: By how much more than a limit a combination may seem to use, as a share: estimates are rough.
-TOLERANCE: Final = 0.02
-#: Logarithm of the factor by which a combination has to seem better.
-LEAST_GAIN: Final = 1e-9
 
 #: Designs, and logarithms of their costs and uses of limits.
 Effects = tuple[FloatArray, FloatArray]
@@ -97,9 +81,6 @@ class Screening:
         self._size = min(ROUND, max(budget // ROUNDS, 1))  # of a round
         self._known: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
         self._all: list[Evaluated] = []
-        self._unsurveyed = not len(archive.places)
-        self._surveyed: dict[int, Effects] = {}  # by the number of a large component
-        self._tables: list[Effects] = []  # of the first design that was polished
         self._nearest: FloatArray = np.empty(0)  #: the design that breaks limits the least, once it was polished
         self._whole = sampler.screened is sampler.space and listed_whole(sampler.space, budget)
 
@@ -119,7 +100,29 @@ class Screening:
             while self.evaluated < self.budget - self._size // 2:
                 self._round()
             self._polish()
+            if drawn:
+                self._bounded()
         return replace(self.archive.thinned(), reserve=self._reserve(reserve))
+
+    def _bounded(self) -> None:
+        """Find the best design of each objective by bounds, and the exact front where few designs decide it."""
+        pricer = Pricer(self.sampler.space, self.sampler.rules)
+        if self.sampler.screened is self.sampler.space and (problem := problem_of(pricer, BEST_BOUNDED * self.budget)):
+            with suppress(BoundBroken):
+                best = self._ruled_out(problem, LeastCosts, BEST_BOUNDED)
+                whole = best and self._ruled_out(problem, FrontIndex, FRONT_BOUNDED if problem.proved else 1)
+                if problem.proved:
+                    self.archive = replace(self.archive, best_proved=best, complete=whole)
+
+    def _ruled_out(self, problem: Problem, index: type[Pruning], most: int) -> bool:
+        """True if bounds rule out other designs with `most` times the budget; the archive gets those found. [-]"""
+        search = Search(problem, Workers(), known=self.archive.costs, index=index)
+        search.run(most=most * self.budget)
+        self.evaluated += search.evaluated
+        whole = index is FrontIndex and problem.proved and not search.waiting
+        before = self.archive.take(np.arange(0)) if whole else self.archive
+        self.archive = before.joined(self.lattice.places(search.designs), search.costs, ties=whole)
+        return not search.waiting
 
     def _noted(self, places: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Costs and violations of limits of designs, which are kept where nothing beats them."""
@@ -160,15 +163,9 @@ class Screening:
 
         Where nothing is feasible yet, the design that breaks limits the least moves.
         """
-        most, spread = self.evaluated + POLISHED * self.budget, False
-        while self.evaluated < most:
-            if here := self._unpolished():
-                self._noted(self._new(self._combined(*here, most)))
-            elif spread or not self._tables or not len(self.archive.places):
-                break
-            else:
-                self._noted(self._new(self._spread()))
-                spread = True
+        most = self.evaluated + POLISHED * self.budget
+        while self.evaluated < most and (here := self._unpolished()):
+            self._noted(self._new(self._combined(*here, most)))
 
     def _unpolished(self) -> tuple[FloatArray, int] | None:
         """The best design of an objective, or the one nearest to feasibility, and the objective; None once polished."""
@@ -188,7 +185,6 @@ class Screening:
         Components may act on each other, so a round of designs with two other components is among them too.
         """
         effects = self._effects(best, most)
-        self._tables = self._tables or effects
         now = effects[0][1][0]
         columns = [objective, *range(self.archive.costs.shape[1], now.size)]
         changes = [(logs - now)[:, columns] for _, logs in effects]
@@ -203,66 +199,14 @@ class Screening:
         return designs[: max(most - self.evaluated, 0)]
 
     def _effects(self, best: FloatArray, most: int) -> list[Effects]:
-        """For each component, the best and designs that differ from it in that one alone.
-
-        Of a surveyed component, they are those of the survey too, by the same factors as there.
-        """
+        """For each component, the best and designs that differ from it in that one alone."""
         tables = self.lattice.varied(best)
         places, owners = np.concatenate(tables), np.repeat(np.arange(len(tables)), [*map(len, tables)])
         drawn = self.rng.random(len(places)) < (most - self.evaluated) / len(places)
         kept = np.flatnonzero(drawn | (places == best).all(axis=1))
         places, owners = places[kept], owners[kept]
         logs = logarithms(*self._noted(places))
-        effects = [(places[owners == number], logs[owners == number]) for number in range(len(tables))]
-        if self._unsurveyed:
-            self._survey(effects)
-        for number, (designs, surveyed) in self._surveyed.items():
-            inside = self.lattice.groups == number
-            same = np.flatnonzero((designs == best)[:, inside].all(axis=1))[:1]
-            if same.size:
-                more = np.where(inside, designs, best), surveyed - surveyed[same] + logs[0]
-                near = effects[number]
-                effects[number] = np.concatenate([near[0], more[0]]), np.concatenate([near[1], more[1]])
-        return effects
-
-    def _survey(self, effects: Sequence[Effects]) -> None:
-        """Evaluate random combinations of large components that may satisfy the limits, all else as the best has it.
-
-        `effects` has the combinations of other components: the best of them for a limit decides whether it may hold.
-        """
-        self._unsurveyed, best, size = False, effects[0][0][0], self.archive.costs.shape[1]
-        for number, component in enumerate(self.lattice.space.legal.components):
-            if component.rows > MOST_ROWS:
-                loosest = np.tile(best, (effects[0][1].shape[1] - size, 1))
-                for designs, logs in (table for other, table in enumerate(effects) if other != number):
-                    least = designs[logs[:, size:].argmin(axis=0)]
-                    loosest = np.where(least != best, least, loosest)
-                rows, inside = self.rng.permutation(component.rows), self.lattice.groups == number
-                places, most = best[np.newaxis], SURVEYED * self.budget
-                for start in range(0, min(rows.size, LOOKED_AT * self.budget), self.budget):
-                    if len(places) < most:
-                        more = self.lattice.with_rows(best, component, rows[start : start + self.budget])
-                        places = np.concatenate([places, more[self.sampler.fits(more, loosest, inside)]])
-                self._surveyed[number] = places[:most], logarithms(*self._noted(places[:most]))
-
-    def _spread(self) -> FloatArray:
-        """Other combinations of all components but the largest, each with those of the largest that should be best."""
-        places, logs = self._tables[largest := int(np.argmax([len(places) for places, _ in self._tables]))]
-        others, shifts = np.repeat(places[:1], SPREAD, axis=0), np.zeros((SPREAD, logs.shape[1]))
-        for designs, changes in (table for number, table in enumerate(self._tables) if number != largest):
-            rows = self.rng.integers(len(designs), size=SPREAD)
-            others = np.where(designs[rows] != places[0], designs[rows], others)
-            shifts += changes[rows] - changes[0]
-        chosen, size = [places[:0]], self.archive.costs.shape[1]
-        orders = np.argsort(logs[:, :size], axis=0, kind="stable").T[(logs != logs[0]).any(axis=0)[:size]]
-        combinations = np.unique(others, axis=0, return_index=True)[1]
-        for order in orders:
-            uses = logs[order, size:]
-            for row in combinations:
-                fits = np.all(uses + shifts[row, size:] <= 0, axis=1)
-                best = places[order[fits][: SPREAD_DESIGNS // (len(orders) * len(combinations))]]
-                chosen.append(np.where(best != places[0], best, others[row]))
-        return np.concatenate(chosen)
+        return [(places[owners == number], logs[owners == number]) for number in range(len(tables))]
 
     def _reserve(self, n: int) -> FloatArray:
         """The designs next to the front; where nothing is feasible, those next to feasibility."""
@@ -429,19 +373,6 @@ class ScreeningSampler(BaseSampler):
         rows += np.nan_to_num(times, nan=np.inf).reshape(-1, len(places)).argmin(axis=0) * len(places)
         return costs[rows], evaluation.violations[rows]
 
-    def fits(self, places: FloatArray, others: FloatArray, inside: BoolArray) -> BoolArray:
-        """(designs,) Which designs satisfy all limits; all where a limit needs times.
-
-        `others` has the parameters that are not `inside`, as places for each limit, (limits, parameters).
-        """
-        fits = np.ones(len(places), dtype=bool)
-        unique, owners = np.unique(others, axis=0, return_inverse=True)
-        for number, other in enumerate(unique):
-            margins = untimed_margins(self.space, self.lattice.columns(np.where(inside, places, other)), self.rules)
-            if margins is not None:
-                fits &= (margins[:, owners.ravel() == number] >= 0).all(axis=1)
-        return fits
-
     @cached_property
     def screened(self) -> Space:
         """The space in which designs are screened; the best of its shardings counts.
@@ -519,8 +450,7 @@ def corner(costs: FloatArray) -> FloatArray:
 
 def listed_whole(space: Space, budget: int) -> bool:
     """True if a batch that may evaluate `budget` designs evaluates every legal design. [-]"""
-    surveyed = any(component.rows > MOST_ROWS for component in space.legal.components)
-    more = IN_ORDER * (SURVEY if surveyed else 1) if nominal_rate(space) >= TRAINING.rate(space.workload.model) else 1
+    more = IN_ORDER if nominal_rate(space) >= TRAINING.rate(space.workload.model) else 1
     return space.legal.count <= WHOLE * more * budget
 
 
@@ -532,60 +462,3 @@ def evaluated_whole(space: Space) -> bool:
 def designs_per_trial_of(space: Space, *, screened: bool = True) -> int:
     """Designs to be evaluated for one trial: the number that takes `TIME_SHARE` at their `nominal_rate`. [-]"""
     return max(1, round(TIME_SHARE * nominal_rate(space, screened=screened)))
-
-
-def combined(changes: Sequence[FloatArray], room: FloatArray) -> IntArray:
-    """Combinations that should lessen an objective within the limits: (combinations, components) rows of components.
-
-    `changes` have, for each component, (rows, 1 + limits) logarithms of factors of the objective and of the use of each
-    limit; the first row is that of no change. `room` is the logarithm of the factor to each limit, (limits,). The
-    combinations of all components come first, then those of fewer and fewer, without the components of most rows. [-]
-    """
-    rows, changes = [], [*changes]
-    for number in np.argsort([-len(change) for change in changes], kind="stable"):
-        rows.append(_least(changes, room, np.r_[1.0, _multipliers(changes, room)]))
-        changes[number] = changes[number][:1]
-    return np.concatenate(rows)
-
-
-def paired(changes: Sequence[FloatArray], room: FloatArray, most: int) -> IntArray:
-    """Combinations that change two components, as `combined` returns them, the least objective first. [-]"""
-    rows, costs = [np.zeros((0, len(changes)), dtype=np.intp)], [np.zeros(0)]
-    near = [np.argsort(change[:, 0], kind="stable")[:KEPT] for change in changes]
-    for one, other in combinations(range(len(changes)), 2):
-        both = changes[one][near[one], np.newaxis] + changes[other][near[other]]
-        places = np.nonzero((both[..., 1:] <= room + TOLERANCE).all(axis=-1))
-        rows.append(np.zeros((places[0].size, len(changes)), dtype=np.intp))
-        rows[-1][:, one], rows[-1][:, other] = near[one][places[0]], near[other][places[1]]
-        costs.append(both[places][:, 0])
-    return np.concatenate(rows)[np.argsort(np.concatenate(costs), kind="stable")[:most]]
-
-
-def _least(changes: Sequence[FloatArray], room: FloatArray, weights: FloatArray) -> IntArray:
-    """(combinations, components) Rows that should lessen the objective within the limits, the best first. [-]"""
-    limits = np.r_[-LEAST_GAIN if (room >= 0).all() else np.inf, room + TOLERANCE]
-    scores = [change @ weights for change in changes]
-    excess = limits @ weights - sum(score.min() for score in scores)
-    least = np.array([change.min(axis=0) for change in changes])
-    rows, total = np.empty((1, 0), dtype=np.intp), np.zeros((1, limits.size))
-    for number, (change, score) in enumerate(zip(changes, scores, strict=True)):
-        near = np.flatnonzero(score - score.min() <= excess)  # the others are too far
-        near = near[np.argsort(score[near], kind="stable")][:KEPT]
-        both = total[:, None] + change[near]
-        one, other = np.nonzero((both + least[number + 1 :].sum(axis=0) <= limits).all(axis=-1))
-        kept = np.argsort(both[one, other] @ weights, kind="stable")[:KEPT]
-        one, other = one[kept], other[kept]
-        rows, total = np.column_stack([rows[one], near[other]]), both[one, other]
-    return rows[np.argsort(total[:, 0], kind="stable")]
-
-
-def _multipliers(changes: Sequence[FloatArray], room: FloatArray) -> FloatArray:
-    """(limits,) Change of the objective that a change of the use of each limit is worth, by subgradients. [-]"""
-    worth = np.zeros(room.size)
-    # Of ties, the least use comes first.
-    changes = [change[np.argsort(change[:, 1:].sum(axis=1), kind="stable")] for change in changes]
-    for step in range(DUAL_STEPS):
-        weights = np.r_[1.0, worth]
-        used = sum(change[(change @ weights).argmin(), 1:] for change in changes)
-        worth = np.maximum(worth + (used - room) / (2 + 2 * step), 0.0)
-    return worth

@@ -6,7 +6,6 @@ from costmodel.errors import DseError
 from dse.api.study import Study
 from dse.cli import main
 from dse.fronts import as_costs
-from dse.searching.exact import branching
 from dse.searching.exact.certificate import study_bound
 from dse.searching.exact.exact_front import exact_front
 from dse.spaces.space import Space
@@ -17,7 +16,7 @@ from tests.support.commands import json_of, stdout_of
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1])
 def test_a_bound_is_never_above_the_best(tmp_path, monkeypatch, seed):
-    monkeypatch.setattr(branching, "WORTH_SENDING", 64)
+    monkeypatch.setattr("dse.searching.bounding.branching.WORTH_SENDING", 64)
     space = random_space(seed)
     study = Study.open(space, "some", storage=f"sqlite:///{tmp_path}/dse.db", sampler="random")
     study.run(60)

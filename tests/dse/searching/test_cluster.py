@@ -17,7 +17,6 @@ from costmodel import DseError
 from dse.cli import main
 from dse.pricing import cluster as dask_cluster
 from dse.pricing.workers import Workers
-from dse.searching.exact import branching
 from dse.searching.exact import exact_front as exact
 from dse.searching.exact.exact_front import exact_front, merged_front
 from dse.spaces.space import Space
@@ -85,7 +84,7 @@ def another_program() -> None:
 def test_workers_with_another_model_or_program_are_refused(monkeypatch):
     """The program is looked at before the results of its model."""
     monkeypatch.setattr(exact, "STEP", 300)
-    monkeypatch.setattr(branching, "WORTH_SENDING", 10)
+    monkeypatch.setattr("dse.searching.bounding.branching.WORTH_SENDING", 10)
     changes = {another_model: "its cost model gives other results",
                another_program: r"runs another dse or NumPy \(dse 0.0.1"}  # fmt: skip
     with (

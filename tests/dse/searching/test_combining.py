@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dse.searching.samplers.screening_sampler import combined, paired
+from dse.searching.samplers.knapsack import combined, paired
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -8,9 +8,11 @@ import pytest
 from costmodel import DseError
 from costmodel.formats.input_files import dump
 from dse.fronts import FrontIndex, non_dominated
+from dse.pricing.evaluated import costs_of
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Pricer, Workers
-from dse.searching.exact import bounds, branching, enumeration
+from dse.searching.bounding import bounds, branching
+from dse.searching.exact import enumeration
 from dse.searching.exact import exact_front as exact
 from dse.searching.exact.exact_front import Headway, exact_front
 from dse.spaces.space import Space
@@ -55,7 +57,7 @@ def members(front: exact.ExactFront) -> set[tuple[float, ...]]:
 def test_listing_is_the_front_of_all_designs(layouts, usual):
     columns = next(iter(layouts.legal.enumerate(10_000)))
     evaluation = evaluate(layouts, columns)
-    costs = enumeration.costs_of(layouts, evaluation)
+    costs = costs_of(layouts, evaluation)
     assert members(usual) == {*map(tuple, np.column_stack([costs, *columns.values()])[non_dominated(costs)].tolist())}
     assert usual.legal == usual.evaluated == evaluation.num_points
     assert usual.infeasible == (~evaluation.feasible).sum() == usual.broken["fits_in_memory"]
@@ -131,6 +133,9 @@ def test_bounds_rule_out_nothing_of_the_front(seed, monkeypatch):
     everything, bounded = exact_front(space, method="list"), exact_front(space, method="bounds")
     assert members(bounded) == members(everything) != set()
     assert bounded.proof == ("numerical bounds" if seed in UNPROVED else "bounds")
+    best = branching.Search(bounds.problem_of(Pricer.of(space)), Workers(), index=branching.LeastCosts)
+    best.run()
+    assert best.costs.min(axis=0).tolist() == everything.costs.min(axis=0).tolist()
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ from costmodel.errors import DseError
 from costmodel.formats.input_files import dump, parse
 from dse.api.study import Study
 from dse.fronts import non_dominated
+from dse.pricing.evaluated import costs_of
 from dse.pricing.evaluation import evaluate
-from dse.searching.exact.enumeration import costs_of
 from dse.searching.exact.exact_front import exact_front
 from dse.searching.samplers.exact_search import WINNERS
 from dse.searching.samplers.samplers import SAMPLERS

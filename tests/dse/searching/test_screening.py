@@ -11,8 +11,8 @@ from optuna.testing import pytest_samplers as of_optuna
 
 from dse.api.study import Study
 from dse.fronts import non_dominated
+from dse.pricing.evaluated import costs_of
 from dse.pricing.evaluation import evaluate
-from dse.searching.exact.enumeration import costs_of
 from dse.searching.samplers.archive import Archive, least_beaten
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED, ScreeningSampler
 from dse.spaces.lattice import Lattice
@@ -112,9 +112,9 @@ def test_no_one_step_neighbour_beats_the_best_of_any_objective(name):
 
 
 def test_the_fastest_layout_is_found_many_steps_from_all_that_are_nearly_as_fast():
-    """Of 86,572 layouts, which are one component."""
+    """Of 86,572 layouts, which are one component, too many to evaluate whole."""
     space = planned_space(Question(model="qwen3_30b_a3b", system="gaudi3_128g", chips=64, any_software=True)).space
-    study = study_of(space, designs_per_trial=20)
+    study = study_of(space, designs_per_trial=9)
     fastest = np.nanmin([np.nanmin(costs_at(space, designs)[:, 0]) for designs in space.legal.enumerate(16384)])
     assert np.nanmin(costs_at(space, space.encode(asked(study, 100)))[:, 0]) == fastest
 

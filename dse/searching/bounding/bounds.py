@@ -338,11 +338,11 @@ def breakdown_of(pricer: Pricer, columns: Mapping[str, FloatArray]) -> ResultTab
     return pricer.rules.step(machine(pricer.space, columns), {**pricer.space.constants, **columns})
 
 
-def problem_of(pricer: Pricer) -> Problem | None:
+def problem_of(pricer: Pricer, most: int = MOST_LAYOUTS) -> Problem | None:
     """A space as boxes; None where no bounds are known, so that designs have to be listed.
 
-    There have to be components of machines, and a bound for every objective; and layouts for which more is
-    never slower, as `System.never_slower` says, all of them.
+    There have to be components of machines, and a bound for every objective; and at most `most` layouts and rows of
+    machines. [-]
     """
     space = pricer.space
     if pricer.rules.profile != NATIVE or space.workload.work != TRAINING or space.reads_intervals:
@@ -352,7 +352,8 @@ def problem_of(pricer: Pricer) -> Problem | None:
     layouts, machines = sides(pricer)
     chosen = {*space.by_name, *(derived.name for derived in space.derived)}
     weights = importance(pricer, [name for name in space.system.never_slower() if name in chosen])
-    if not machines or not weights or math.prod(component.rows for component in layouts) > MOST_LAYOUTS:
+    of_layouts, of_machines = (math.prod(c.rows for c in layouts), sum(c.rows for c in machines))
+    if not machines or not weights or max(of_layouts, of_machines) > most:
         return None
     forests = tuple(forest_of(space, component, weights) for component in machines)
     names = {name for text in space.evaluated_formulas for name in Expression.parse(text).names}

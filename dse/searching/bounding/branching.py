@@ -18,13 +18,13 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray, IntArray
+from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.errors import ParameterError
 from dse.fronts import FrontIndex, low_and_span, non_dominated, shortfalls, thinned
+from dse.pricing.evaluated import costs_of
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Workers
-from dse.searching.exact.bounds import OF_LAYOUTS, Boxes, Problem, breakdown_of
-from dse.searching.exact.enumeration import costs_of
+from dse.searching.bounding.bounds import OF_LAYOUTS, Boxes, Problem, breakdown_of
 from dse.spaces.formulas.names import WITH_UNIT
 
 
@@ -105,35 +105,57 @@ class Explored:
     boxes: Boxes  #: halves of those that may hold something new
     designs: dict[str, FloatArray]  #: of boxes of one machine, feasible, and not beaten before
     costs: FloatArray  #: (designs, objectives) of these [the unit of each]
-    probes: FloatArray  #: (probes, objectives) costs of other designs that were evaluated
+    tried: dict[str, FloatArray]  #: other designs that were evaluated, feasible
+    probes: FloatArray  #: (probes, objectives) costs of these [the unit of each]
     evaluated: int  #: designs evaluated, and corners of boxes
+
+
+class LeastCosts:
+    """The least cost of each objective by itself: it beats points that are lower in none."""
+
+    def __init__(self, costs: FloatArray) -> None:
+        self.least = costs.min(axis=0, initial=np.inf)
+
+    def beats(self, points: FloatArray) -> BoolArray:
+        """(points,) Which points are lower in no objective."""
+        return np.asarray((points >= self.least).all(axis=1))
+
+
+Pruning = FrontIndex | LeastCosts  #: made of known costs; rules out boxes by their bounds
 
 
 class Search:
     """The state of a branch and bound."""
 
     def __init__(
-        self, problem: Problem, workers: Workers, boxes: Boxes | None = None, known: FloatArray | None = None
-    ) -> None:
-        """Take a problem, the boxes to look into (default: all) and costs that designs reach (default: none)."""
+        self, problem: Problem, workers: Workers, boxes: Boxes | None = None, known: FloatArray | None = None,
+        index: type[Pruning] = FrontIndex,
+    ) -> None:  # fmt: skip
+        """Take a problem, the boxes to look into (default: all) and costs that designs reach (default: none).
+
+        With `LeastCosts` as `index` it searches for the best design of each objective, not for the front.
+        """
         self.problem, self.workers, self.space = problem, workers, problem.pricer.space
         self.designs = {parameter.name: np.empty(0) for parameter in self.space.parameters}
         #: (designs, objectives) of the nondominated designs found; and the front that prunes, which has further ones.
         self.costs = np.empty((0, len(self.space.objectives)))
         self.front = self.costs if known is None else known
+        self.index = index
         self.evaluated = 0  #: designs evaluated, and corners of boxes
         self.waiting = [start(problem) if boxes is None else boxes]  #: boxes not yet looked into
 
-    def run(self, progress: Callable[[int, int], None] | None = None, *, enough: float = np.inf) -> None:
-        """Work until no box is left, or enough designs are evaluated.
+    def run(
+        self, progress: Callable[[int, int], None] | None = None, *, enough: float = np.inf, most: float = np.inf
+    ) -> None:
+        """Work until no box is left, enough designs are evaluated, or `most` are or wait to be. [-]
 
         Raises `DseError` if more than `MOST_PRICED` designs have to be evaluated.
         """
-        while (waiting := self.waiting) and self.evaluated < enough:
+        while (waiting := self.waiting) and self.evaluated < min(enough, most - sum(map(len, self.waiting))):
             if self.evaluated > 0 and enough < np.inf:
                 waiting[:] = self.ranked(joined(waiting))
             taken = self.shares([waiting.pop() for _ in range(min(self.workers.jobs, len(waiting)))])
-            tasks = [(self.problem, self.front, boxes) for boxes in taken]
+            tasks = [(self.problem, self.index(self.front), boxes) for boxes in taken]
             for result in self.workers.map(explored, tasks):
                 self.add(result)
                 left = range(0, len(result.boxes), MOST_BOXES)
@@ -179,17 +201,18 @@ class Search:
         self.evaluated += result.evaluated
         costs = np.unique(np.concatenate([self.front, result.costs, result.probes]), axis=0)
         self.front = costs[non_dominated(costs)]
-        costs = np.concatenate([self.costs, result.costs])
+        parts = [(self.designs, self.costs), (result.designs, result.costs)]
+        if self.index is LeastCosts:  # a box that ties with a probe is ruled out, so that the probe itself counts
+            parts.append((result.tried, result.probes))
+        costs = np.concatenate([costs for _, costs in parts])
         rows = np.flatnonzero(non_dominated(costs))
         self.costs = costs[rows]
-        more = result.designs
-        self.designs = {name: np.concatenate([values, more[name]])[rows] for name, values in self.designs.items()}
+        self.designs = {name: np.concatenate([designs[name] for designs, _ in parts])[rows] for name in self.designs}
 
 
-def explored(task: tuple[Problem, FloatArray, Boxes]) -> Explored:
-    """A round over some boxes, with a front that prunes."""
-    problem, front, boxes = task
-    index = FrontIndex(front)
+def explored(task: tuple[Problem, Pruning, Boxes]) -> Explored:
+    """A round over some boxes, which known costs prune."""
+    problem, index, boxes = task
     boxes = boxes.take(still_open(problem, index, boxes)[0])
     corners = int(boxes.new.sum())
     boxes = timed(problem, boxes)
@@ -200,23 +223,25 @@ def explored(task: tuple[Problem, FloatArray, Boxes]) -> Explored:
     rest, costs = boxes.take(~single), costs[~single]
     promising = np.flatnonzero(non_dominated(costs))
     promising = promising[:: -(-promising.size // MOST_PROBES) or 1]
-    tried = rest.take(promising)
+    middle = rest.take(promising)
+    tried, probes = evaluated(problem, middle, costs[promising])
     return Explored(
         boxes=halves(problem, rest),
         designs=designs,
         costs=values,
-        probes=evaluated(problem, tried, costs[promising])[1],
-        evaluated=corners + int(single.sum()) + len(tried),
+        tried=tried,
+        probes=probes,
+        evaluated=corners + int(single.sum()) + len(middle),
     )
 
 
-def still_open(problem: Problem, front: FrontIndex, boxes: Boxes) -> tuple[IntArray, FloatArray]:
-    """Boxes that may hold a design which the front does not beat, and the bounds of those."""
+def still_open(problem: Problem, known: Pruning, boxes: Boxes) -> tuple[IntArray, FloatArray]:
+    """Boxes that may hold a design that known ones do not beat, and the bounds of those."""
     if not len(boxes):
         return np.zeros(0, dtype=np.int64), np.empty((0, len(problem.pricer.space.objectives)))
     costs, possible = problem.bounds(boxes)
     rows = np.flatnonzero(possible)
-    kept = ~front.beats(costs[rows])
+    kept = ~known.beats(costs[rows])
     return rows[kept], costs[rows[kept]]
 
 
