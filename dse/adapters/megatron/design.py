@@ -258,12 +258,12 @@ def batch(settings: Mapping[str, Any], design: Mapping[str, Any], world_size: in
             raise DseError(f"{world_size:,} chips: expected a multiple of {words} = {size}; --gpus N names others")
     dp, micro = (world_size // (group * sizes["pp"]) or 1), sizes["micro_batch_size"]
     total = int(settings.get("global_batch_size", dp * micro if world_size else 0))
+    if schedule := " ".join(settings.get("step_batch_size_schedule", ())):
+        total = of_kind("step_batch_size_schedule", schedule.rpartition(":")[2], "a whole number")
     steps, rest = divmod(total, dp * micro)
     if rest or not steps:
-        raise DseError(
-            f"global batch of {total:,}: expected a multiple of dp * micro-batch = {dp} * {micro} on "
-            f"{world_size:,} chips"
-        )
+        factors = f"dp * micro-batch = {dp} * {micro} on {world_size:,} chips"
+        raise DseError(f"global batch of {total:,}: expected a multiple of {factors}")
     return {"dp": dp, "gradient_accumulation_steps": steps}
 
 
@@ -271,15 +271,12 @@ def _read_pipeline(settings: Mapping[str, Any], design: Mapping[str, Any], layer
     columns: dict[str, Any] = {}
     if "num_virtual_stages_per_pipeline_rank" in settings:
         columns["vpp"] = int(settings["num_virtual_stages_per_pipeline_rank"])
-    elif "num_layers_per_virtual_pipeline_stage" in settings:
+    elif (key := "num_layers_per_virtual_pipeline_stage") in settings:
         counted = layers + sum(bool(design.get(f"count_{end}")) for end in ("embedding", "loss"))
-        group_layers = int(settings["num_layers_per_virtual_pipeline_stage"]) * design["pp"]
-        if group_layers < 1 or counted % group_layers:
-            raise DseError(
-                f"num_layers_per_virtual_pipeline_stage: {counted:g} layers do not divide into chunks of "
-                f"{settings['num_layers_per_virtual_pipeline_stage']} on {design['pp']} stages"
-            )
-        columns["vpp"] = int(counted // group_layers)
+        chunk = int(settings[key])
+        if chunk < 1 or counted % (chunk * design["pp"]):
+            raise DseError(f"{key}: {counted:g} layers do not divide into chunks of {chunk} on {design['pp']} stages")
+        columns["vpp"] = int(counted // (chunk * design["pp"]))
     if settings.get("use_tp_pp_dp_mapping"):
         columns["rank_order"] = "tp_cp_pp_dp"
     return columns
@@ -415,6 +412,8 @@ def _otherwise(settings: Mapping[str, Any]) -> list[str]:
         ): not settings.keys() & {"vocab_size", "padded_vocab_size"},
         "its router balances experts by force: --set imbalance=1 evaluates them so":
             stated("moe_router_force_load_balancing"),
+        f"step_batch_size_schedule {' '.join(stated('step_batch_size_schedule', ()))}: its last batch is evaluated":
+            stated("step_batch_size_schedule"),
         f"optimizer {stated('optimizer')} is read as adam":
             stated("optimizer", "adam") not in ("adam", "muon", "dist_muon"),
     }  # fmt: skip

@@ -95,17 +95,17 @@ def test_what_a_caller_gives_stands_before_the_script_and_behind_it(tmp_path):
 
 
 def test_a_file_of_flags_alone_is_read_with_a_number_of_chips(tmp_path):
-    text = f'A=1\nMODEL_ARGS=" {MODEL} "\nOTHER=(--swiglu --micro-batch-size 2)\n'
+    text = f'A=1\nMODEL_ARGS=" {MODEL} "\nOTHER=(--swiglu --micro-batch-size 2 --step-batch-size-schedule 0:8 1:32)\n'
     with pytest.raises(DseError, match="name it with --gpus N"):
         read(tmp_path, text)
     recipe = "MODEL_ARGS:\n  --swiglu: true\n  --bf16: false\n  --micro-batch-size: 2\n"
     recipe += re.sub(r"(--\S+) (\S+) ?", r"  \1: \2\n", MODEL)  # as in Megatron-LM's repository
-    for written, note in (
-        (text, "no command in it has flags: those of MODEL_ARGS, OTHER are read"),
-        (recipe, "MODEL_ARGS names no program: read as pretrain_gpt.py"),
+    for written, batch, note in (
+        (text, 32, "no command in it has flags: those of MODEL_ARGS, OTHER are read"),
+        (recipe, 16, "MODEL_ARGS names no program: read as pretrain_gpt.py"),
     ):
         launch, notes = read(tmp_path, written, 8)
-        assert (launch.model.gated_mlp, launch.global_batch_size, notes[0]) == (True, 16, note)
+        assert (launch.model.gated_mlp, launch.global_batch_size, notes[0]) == (True, batch, note)
     (tmp_path / "recipe.yaml").write_text(f"{recipe}  --tensor-model-parallel-size: ${{TP}}\n")
     assert megatron.read_script(type(tmp_path)(f"TP=4 {tmp_path}/recipe.yaml"), 8)[0]["tp"] == 4
 
