@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from math import gcd, lcm, prod
+from math import gcd, lcm, log2, prod
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -147,14 +147,15 @@ def keys_model(keys: Mapping[str, Any], name: str) -> ModelShape:
     if known != "default" and "base_emb_dim" not in keys:
         return _named(known, keys)
     given = {**KEYS["defaults"], **keys}
+    doublings = int(log2(int(of_kind("global_parameter_scale", str(given["global_parameter_scale"]), KEYS["scales"]))))
+    given |= {key: given.get(key, 0) * 2 ** ((doublings + more) // 3) for key, more in KEYS["scaled"].items()}
     style = str(given["decoder_block"])
     blocks = ("llama2", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "deepseek", "gpt3", *PATTERNS)
     if style not in blocks:
         raise DseError(f"decoder_block {style}: not known{suggestion(style, blocks)}")
     sizes: dict[str, Any] = {field: float(given.get(key, 0)) for key, field in SIZES.items()}
     plain = style == "gpt3"
-    first = str(given["mlp_activations"][0])
-    gated = len(given["mlp_activations"]) > 1
+    first, *gated = map(str, given["mlp_activations"])
     latent = given.get("attention_type") == "mla" or style == "deepseek"
     positions = float(given.get("trainable_position_size", -1))
     same, own_keys = PATTERNS.get(style, ({}, {}))
@@ -164,7 +165,7 @@ def keys_model(keys: Mapping[str, Any], name: str) -> ModelShape:
         sizes |= {"attention": "mla", **{rank: float(given.get(rank, 0)) for rank in KEYS["latent"]}}
     shape: dict[str, Any] = {
         "name": name,
-        "gated_mlp": gated,
+        "gated_mlp": bool(gated),
         "activation": "silu" if gated else first,
         "normalization": "layer_norm" if plain else "rms_norm",
         "position_embedding": "learned" if positions > 0 else "rotary",
@@ -181,8 +182,8 @@ def keys_model(keys: Mapping[str, Any], name: str) -> ModelShape:
 
 def _named(known: str, keys: Mapping[str, Any]) -> ModelShape:
     """A built-in model, by its name in MaxText, with the sizes that `keys` state."""
-    if (shipped := current_name(known, "models")) not in model_names():
-        raise DseError(f"model_name {known}: unknown; copy the keys of configs/models/{known}.yml into the file")
+    if (shipped := current_name(known, "models")) not in model_names() or keys.get("global_parameter_scale", 1) != 1:
+        raise DseError(f"model_name {known}: not built in; copy the keys of configs/models/{known}.yml into the file")
     model = load_model(shipped)
     assert isinstance(model, ModelShape)
     stated = {"max_target_length": KEYS["defaults"]["max_target_length"], "mtp_num_layers": 0, **keys}
@@ -370,7 +371,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         given, slices = _settings(path)
         kinds = {**{key: "a whole number" for key in given if key.endswith("_parallelism")}, **KINDS}
         keys = {key: of_kind(key, value, kinds[key]) if key in kinds else value for key, value in given.items()}
-        if not any(str(key).startswith(("ici_", "dcn_", "base_")) or key == "model_name" for key in keys):
+        if not any(str(key).startswith(("ici_", "dcn_", "base_", "global_par")) or key == "model_name" for key in keys):
             raise DseError("no key of MaxText's model or mesh in it")
         model = keys_model(keys, re.sub(r"\W+", "_", file.stem))
         design = _read_mesh(keys, slices._replace(chips=chips or slices.chips))
@@ -435,9 +436,8 @@ def _read_mesh(keys: Mapping[str, Any], slices: Slices) -> dict[str, Any]:
         design[column] *= sizes[axis]
     fsdp = sizes["fsdp"] * sizes["fsdp_transpose"]
     sharded = fsdp * design["ep"] * design["cp"] > 1 or sizes["data"] == 1
-    design["dp"] = sizes["data"] * fsdp * design["ep"]
     over_data = bool(keys.get("shard_optimizer_over_data"))
-    design["zero"] = 3 if sharded else int(over_data)
+    design |= {"dp": sizes["data"] * fsdp * design["ep"], "zero": 3 if sharded else int(over_data)}
     outer = "optim" if over_data and sizes["data"] > 1 else "no_shard"
     design |= {"shard_replicas": sizes["data"], "outer_dp_sharding_strategy": outer} if sharded else {}
     return design | ({"sharding": "megatron_sp"} if sizes["tensor_sequence"] > 1 else {})

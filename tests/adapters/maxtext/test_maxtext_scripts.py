@@ -45,10 +45,10 @@ def test_a_command_with_two_slices_and_variables_of_its_caller(tmp_path):
     launch, _ = read_script(type(path)(f"BATCH=4 {path}"), 64)
     assert [launch[name] for name in ("ep", "dp", "micro_batch_size")] == [4, 64, 4]
     assert (launch.model.mtp_layers, launch.model.num_layers) == (0, 9)
-    launch, _ = read_script(
-        written(tmp_path, f"xpk --tpu-type=v5p-128 --num-slices=2 --command='{RUN} model_name=llama2-7b'")
-    )
+    scaled = f"xpk --tpu-type=v5p-128 --num-slices=2 --command='{RUN} global_parameter_scale=16'"
+    launch, _ = read_script(written(tmp_path, scaled))
     assert (launch.world_size, launch["shard_replicas"], launch["micro_batch_size"]) == (128, 2, 12)
+    assert launch.model.num_parameters == pytest.approx(16e9, rel=0.02)  # configs/tpu/v5e/16b.sh
 
 
 @pytest.mark.parametrize(("keys", "message"), cases(__file__, "REFUSED"))
