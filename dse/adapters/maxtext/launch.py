@@ -375,8 +375,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
             raise DseError("no key of MaxText's model or mesh in it")
         model = keys_model(keys, re.sub(r"\W+", "_", file.stem))
         design = _read_mesh(keys, slices._replace(chips=chips or slices.chips))
-        design |= _read_training(keys, design, model, slices.devices)
-        design["etp"] = design["tp"]
+        design |= {"etp": design["tp"]} | _read_training(keys, design, model, slices.devices)
         known = {name: v for name, v in design.items() if name not in ("ep", "etp") or model.num_experts}
         notes = [
             f"{key} {word} is read as {read}"
@@ -418,13 +417,14 @@ def _read_mesh(keys: Mapping[str, Any], slices: Slices) -> dict[str, Any]:
     if others := [k for k in keys if re.match(r"(ici|dcn)_\w+_parallelism$", k) and k not in names and keys[k] != 1]:
         raise DseError(f"{others[0]} {keys[others[0]]}: dse has no such axis")
     known, far = (prod(n for name, n in said.items() if n > 0 and name.startswith(of)) for of in ("", "dcn"))
-    left = [name for name, size in said.items() if size < 0]
-    if left and not slices.chips:
-        raise DseError(f"does not say on how many chips ({left[0]}: -1); name them with --gpus N")
-    if left:
+    if left := [name for name, size in said.items() if size < 0]:
+        if not slices.chips:
+            raise DseError(f"does not say on how many chips ({left[0]}: -1); name them with --gpus N")
         of_slices = max(slices.number // far, 1) if len(left) > 1 else 1
         rest = (slices.chips or 0) * slices.devices // (known * of_slices)
         said |= dict.fromkeys(left, 1) | {left[-1]: of_slices} | {left[0]: rest}
+    if slices.chips and prod(said.values()) != slices.chips * slices.devices:
+        raise DseError(f"its mesh needs {'N x ' * bool(left)}{known:,} devices; --gpus {slices.chips} has others")
     sizes = {axis: prod(said[name] for name, of in names.items() if of == axis) for axis in names.values()}
     inner = ("tensor_sequence", "tensor", "fsdp", "data")
     if several := next((axis for axis in inner if sizes[axis] % slices.devices == 0), ""):
