@@ -20,7 +20,6 @@ from costmodel.rules.rules import TRAINING, WorkloadRules
 from costmodel.steps.breakdown import Breakdown, ResultTable
 from costmodel.training.blocks import ASSIGNMENTS
 from costmodel.training.design import SOLVE, SOLVE_BYTES
-from dse.fronts import as_costs
 from dse.predictions import EVIDENCE, Interval, ends, interval, kind_codes, ranks_of, unmeasured_features, widest
 from dse.spaces.sections.parameters import keyed
 from dse.spaces.sections.training_run import UNITS, has_run
@@ -62,6 +61,8 @@ class Evaluation:
 
 def costs_of(space: Space, evaluation: Evaluation) -> FloatArray:
     """(points, objectives) Values turned so that less is better; NaN where infeasible. [the unit of each]"""
+    from dse.fronts import as_costs  # of searches alone
+
     costs = as_costs(evaluation.values, space.directions)
     return np.where(evaluation.feasible[:, None], costs, np.nan)
 

@@ -91,7 +91,8 @@ class ComparedRow:
     def ran(self) -> bool:
         """True if a row is a whole run that is evaluated, and that fitted in memory."""
         if self.row.row_type == "memory":
-            return self.expressed and self.measured_bytes < math.inf and is_peak(self.row)
+            of_a_part = self.row.mem_kind == "" or "per GPU" in self.row.mem_kind  # computed, not the peak of a run
+            return self.expressed and self.measured_bytes < math.inf and not of_a_part
         return self.is_step and self.row.row_type == "train_step" and not self.did_not_fit
 
 
@@ -213,11 +214,6 @@ def counted_memory(row: MeasuredRow, run: Expressed, cost: Mapping[str, float]) 
     counted = math.fsum(cost[part] for part in parts)
     held = run.machine.quantities.get("software_fragmentation", 0.0) if "reserved" in kind else 0.0
     return counted * (1 + held)
-
-
-def is_peak(row: MeasuredRow) -> bool:
-    """True if a row's memory is the peak of a run, not a part of it that was computed."""
-    return row.mem_kind != "" and "per GPU" not in row.mem_kind
 
 
 def usable_memory(system: System, stated: float) -> float:

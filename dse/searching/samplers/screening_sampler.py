@@ -34,10 +34,7 @@ from dse.fronts import FrontIndex, as_costs, low_and_span, most_dominating
 from dse.pricing.evaluated import nominal_rate, rules_for, solves_shardings
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Jobs, Pricer, Workers
-from dse.searching.bounding.bounds import Problem, problem_of
-from dse.searching.bounding.branching import BoundBroken, LeastCosts, Pruning, Search
 from dse.searching.samplers.archive import BATCH_SIZE, DRAWS_EACH, Archive, DesignShare, Key, Known, least_beaten
-from dse.searching.samplers.knapsack import combined, paired
 from dse.spaces.lattice import Lattice, hashes
 from dse.spaces.space import Space
 
@@ -52,7 +49,6 @@ CROSSED, FRESH = 0.35, 0.15
 #: Spaces of at most WHOLE times the designs of a batch are evaluated whole, which is less work than a search. IN_ORDER
 #: times as many at the usual rate, since designs in order share stages.
 WHOLE, IN_ORDER = 5, 6
-
 #: Most designs evaluated for polishing, over those of the batch.
 POLISHED: Final = 12
 #: Most designs and boxes of a bounded search for the best designs, and for the front, over those of the batch.
@@ -106,23 +102,23 @@ class Screening:
 
     def _bounded(self) -> None:
         """Find the best design of each objective by bounds, and the exact front where few designs decide it."""
-        pricer = Pricer(self.sampler.space, self.sampler.rules)
-        if self.sampler.screened is self.sampler.space and (problem := problem_of(pricer, BEST_BOUNDED * self.budget)):
-            with suppress(BoundBroken):
-                best = self._ruled_out(problem, LeastCosts, BEST_BOUNDED)
-                whole = best and self._ruled_out(problem, FrontIndex, FRONT_BOUNDED if problem.proved else 1)
-                if problem.proved:
-                    self.archive = replace(self.archive, best_proved=best, complete=whole)
+        from dse.searching.bounding.bounds import problem_of  # of open machines
+        from dse.searching.bounding.branching import BoundBroken, LeastCosts, Search
 
-    def _ruled_out(self, problem: Problem, index: type[Pruning], most: int) -> bool:
-        """True if bounds rule out other designs with `most` times the budget; the archive gets those found. [-]"""
-        search = Search(problem, Workers(), known=self.archive.costs, index=index)
-        search.run(most=most * self.budget)
-        self.evaluated += search.evaluated
-        whole = index is FrontIndex and problem.proved and not search.waiting
-        before = self.archive.take(np.arange(0)) if whole else self.archive
-        self.archive = before.joined(self.lattice.places(search.designs), search.costs, ties=whole)
-        return not search.waiting
+        pricer = Pricer(self.sampler.space, self.sampler.rules)
+        if self.sampler.screened is not pricer.space or not (problem := problem_of(pricer, BEST_BOUNDED * self.budget)):
+            return
+        with suppress(BoundBroken):
+            for index, most in ((LeastCosts, BEST_BOUNDED), (FrontIndex, FRONT_BOUNDED if problem.proved else 1)):
+                search = Search(problem, Workers(), known=self.archive.costs, index=index)
+                search.run(most=most * self.budget)
+                self.evaluated += search.evaluated
+                whole = index is FrontIndex and problem.proved and not search.waiting
+                before = self.archive.take(np.arange(0)) if whole else self.archive
+                self.archive = before.joined(self.lattice.places(search.designs), search.costs, ties=whole)
+                if index is LeastCosts and search.waiting:
+                    return
+            self.archive = replace(self.archive, best_proved=problem.proved, complete=whole)
 
     def _noted(self, places: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Costs and violations of limits of designs, which are kept where nothing beats them."""
@@ -184,6 +180,8 @@ class Screening:
 
         Components may act on each other, so a round of designs with two other components is among them too.
         """
+        from dse.searching.samplers.knapsack import combined, paired
+
         effects = self._effects(best, most)
         now = effects[0][1][0]
         columns = [objective, *range(self.archive.costs.shape[1], now.size)]
