@@ -196,6 +196,7 @@ class Problem:
     timed: tuple[str, ...]  #: columns that follow the fastest machine, of those that formulas use
     fixed: tuple[str, ...]  #: columns that follow the layout alone, likewise
     of_layouts: dict[str, Interval]  #: ends of the latter, (layouts,) each
+    of_roots: FloatArray  #: (layouts, timed) results on the fastest machine of the first tree of each forest
     proved: bool  #: True if more of a machine never slows a layout by its formulas; else by each design evaluated
 
     def __reduce__(self) -> tuple[Callable[[Pricer], Problem | None], tuple[Pricer]]:
@@ -356,11 +357,10 @@ def problem_of(pricer: Pricer, most: int = MOST_LAYOUTS) -> Problem | None:
     if not machines or not weights or max(of_layouts, of_machines) > most:
         return None
     forests = tuple(forest_of(space, component, weights) for component in machines)
-    names = {name for text in space.evaluated_formulas for name in Expression.parse(text).names}
-    used = {WITH_UNIT.get(name, name) for name in names}
+    used = {WITH_UNIT.get(name, name) for text in space.evaluated_formulas for name in Expression.parse(text).names}
     timed = tuple(name for name in (*FASTEST_LOW, *FASTEST_HIGH) if name in used)
     fixed = tuple(name for name in OF_LAYOUTS if name in used | {"world_size"})
-    return bounded(Problem(pricer, tuple(layouts), forests, timed, fixed, {}, proved=True))
+    return bounded(Problem(pricer, tuple(layouts), forests, timed, fixed, {}, np.empty(0), proved=True))
 
 
 def _sent_problem(pricer: Pricer) -> Problem | None:
@@ -388,10 +388,10 @@ def bounded(problem: Problem) -> Problem | None:
         for name in least.keys() & ends.keys():
             low, high = ends[name]
             ends[name] = np.where(solved, least[name], low), np.where(solved, np.inf, high)
-    problem = replace(problem, of_layouts=ends, proved=bool(lawful(run.design).all()))
-    timed = [np.broadcast_to(getattr(breakdown, name), every.size) for name in problem.timed]
-    best = replace(boxes, timed=np.stack(timed, axis=1)) if timed else boxes
-    return problem if np.isfinite(problem.bounds(best)[0]).all() else None
+    for column, name in enumerate(problem.timed):
+        boxes.timed[:, column] = getattr(breakdown, name)
+    problem = replace(problem, of_layouts=ends, of_roots=boxes.timed, proved=bool(lawful(run.design).all()))
+    return problem if np.isfinite(problem.bounds(boxes)[0]).all() else None
 
 
 def is_solved(design: DesignPoints) -> BoolArray:

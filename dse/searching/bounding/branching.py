@@ -35,11 +35,11 @@ def smallest_capacities(problem: Problem) -> tuple[int, IntArray] | None:
     with which the layout may be feasible; -1 if none is enough. [-]
     """
     capacity = f"{problem.pricer.space.system.dram.name}_capacity"
-    forests = [number for number, forest in enumerate(problem.forests) if forest.names == (capacity,)]
+    forests = [(number, forest) for number, forest in enumerate(problem.forests) if forest.names == (capacity,)]
     fixed = all(low is high for low, high in problem.of_layouts.values())  # layouts decide the memory that they need
     if not forests or not fixed or not only_has_to_be_enough(problem, capacity):
         return None
-    ((column, forest),) = ((number, problem.forests[number]) for number in forests)
+    ((column, forest),) = forests
     layouts = np.arange(problem.num_layouts)
     smallest = np.full(layouts.size, -1)
     leaves = np.flatnonzero(forest.below < 0)
@@ -88,8 +88,6 @@ MOST_PROBES: Final = 4096
 CHECKS: Final = 1 << 12
 #: Most designs that are evaluated before it is said to be too many.
 MOST_PRICED: Final = 1e9
-
-
 #: By how much a design may cost less than its bound, relative to that, for rounding. [-]
 ROUNDING: Final = 1e-9
 
@@ -289,6 +287,7 @@ def start(problem: Problem) -> Boxes:
     layouts, enough = np.arange(problem.num_layouts), smallest_capacities(problem)
     trees = np.array(list(itertools.product(*(forest.roots for forest in problem.forests))))
     boxes = problem.unbounded(np.repeat(layouts, len(trees)), np.tile(trees, (layouts.size, 1)))
+    boxes.timed[:: len(trees)], boxes.new[:: len(trees)] = problem.of_roots, False
     if enough is not None:
         column, nodes = enough
         boxes.nodes[:, column] = nodes[boxes.layout]

@@ -103,14 +103,15 @@ class Screening:
     def _bounded(self) -> None:
         """Find the best design of each objective by bounds, and the exact front where few designs decide it."""
         from dse.searching.bounding.bounds import problem_of  # of open machines
-        from dse.searching.bounding.branching import BoundBroken, LeastCosts, Search
+        from dse.searching.bounding.branching import BoundBroken, LeastCosts, Search, start
 
         pricer = Pricer(self.sampler.space, self.sampler.rules)
         if self.sampler.screened is not pricer.space or not (problem := problem_of(pricer, BEST_BOUNDED * self.budget)):
             return
         with suppress(BoundBroken):
+            boxes = start(problem)
             for index, most in ((LeastCosts, BEST_BOUNDED), (FrontIndex, FRONT_BOUNDED if problem.proved else 1)):
-                search = Search(problem, Workers(), known=self.archive.costs, index=index)
+                search = Search(problem, Workers(), boxes, self.archive.costs, index)
                 search.run(most=most * self.budget)
                 self.evaluated += search.evaluated
                 whole = index is FrontIndex and problem.proved and not search.waiting
