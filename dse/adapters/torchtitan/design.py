@@ -19,7 +19,7 @@ from functools import cache
 from typing import Any, Final
 
 from costmodel.errors import DseError, suggestion
-from costmodel.formats.framework_file import Framework, launching
+from costmodel.formats.framework_file import launching
 from costmodel.formats.input_files import data_beside
 from costmodel.formats.model_file import load_model
 from costmodel.training.model import ModelShape
@@ -81,12 +81,14 @@ class PythonFunctions:
 
     @staticmethod
     def _imports(tree: ast.Module, package: str) -> list[tuple[str, str]]:
-        """Name -> where it comes from; relative imports count from `package`."""
+        """Name -> where it comes from, or the class that one without fields extends; `package` is that of the file."""
         names = []
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
                 module = ".".join(part for part in (package * (node.level > 0), node.module or "") if part)
                 names += [(alias.asname or alias.name, f"{module}.{alias.name}") for alias in node.names]
+            elif isinstance(node, ast.ClassDef) and all(isinstance(part, ast.FunctionDef) for part in node.body):
+                names += [(node.name, ast.unparse(base)) for base in node.bases]
         return names
 
     def results(self) -> dict[str, Any]:
@@ -178,28 +180,23 @@ class PythonFunctions:
 
 #: Tables of `tables.yaml`, which describes each.
 TABLES: Final[Mapping[str, Any]] = data_beside(__file__, "tables.yaml")
-#: Name and flavor in torchtitan -> built-in model, and differences: `model_args` of torchtitan's models.
-VARIANTS: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]]] = {
-    ("qwen3", flavor): ("qwen3_8b", changes) for flavor, changes in TABLES["qwen3"].items()
+#: Capabilities of torchtitan, and their names.
+TORCHTITAN: Final = launching("torchtitan")
+#: Name and flavor in torchtitan -> built-in model, and fields that differ.
+MODELS: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]]] = {
+    **{(names[0], names[1]): (model, {}) for model, names in TORCHTITAN.models.items()},
+    **{(package, name): tuple(row) for package, rows in TABLES["variants"].items() for name, row in rows.items()},
 }
 #: Endings of flavors that choose a kernel of attention, not another model.
 _KERNELS: Final = re.compile(r"_(flex|varlen|sdpa|flex_attn|varlen_attn)$")
 
 
-def flavors(framework: Framework) -> list[tuple[str, str]]:
-    """Names and flavors of torchtitan that are models here."""
-    named = [(names[0], names[1]) for names in framework.models.values()]
-    return [*named, *(names for names in VARIANTS if names[0] in dict(named))]
-
-
-def flavored(framework: Framework, name: str, flavor: str) -> ModelShape | None:
-    """The model of a name and flavor of torchtitan; None where there is none here."""
+def flavored(name: str, flavor: str) -> ModelShape | None:
+    """The model of a name and flavor of torchtitan, its text part; None where there is none here."""
     for wanted in ((name, flavor), (name, _KERNELS.sub("", flavor))):
-        shipped = next((model_name for model_name, known in framework.models.items() if tuple(known) == wanted), "")
-        variants = {names: VARIANTS[names] for names in flavors(framework) if names in VARIANTS}
-        shipped, changes = variants.get(wanted, (shipped, {}))
-        if shipped:
-            model = load_model(shipped)
+        if wanted in MODELS:
+            model_name, changes = MODELS[wanted]
+            model = load_model(model_name)
             assert isinstance(model, ModelShape)
             title = f"{name} {flavor}"
             named: dict[str, Any] = {"name": re.sub(r"\W", "_", title).lower(), "title": title}
@@ -239,10 +236,6 @@ def stage_sizes(chunks: int, layers: int, first: int, last: int) -> list[int]:
     return sizes
 
 
-#: Capabilities of torchtitan, and their names.
-TORCHTITAN: Final = launching("torchtitan")
-
-
 def launch_of(config: Call, chips: int | None = None) -> Launch:
     """The run that a `Trainer.Config` describes.
 
@@ -251,7 +244,7 @@ def launch_of(config: Call, chips: int | None = None) -> Launch:
     for section, name, words in TABLES["words"]:
         of_kind(name, config.call(section).literal(name, words[7:].split(",")[0]), words)
     parallel, training = config.call("parallelism"), config.call("training")
-    seq_len = training.literal("max_context_length", 2048)
+    model, seq_len = _read_model(config.call("model_spec")), training.literal("max_context_length", 2048)
     tokens = training.literal("num_tokens_per_microbatch_per_dp_rank", 16384)
     step = training.literal("num_tokens_per_train_step", -1)
     if seq_len < 1 or tokens % seq_len or (step > 0 and step % seq_len):
@@ -259,9 +252,9 @@ def launch_of(config: Call, chips: int | None = None) -> Launch:
             f"num_tokens_per_microbatch_per_dp_rank {tokens:,}, num_tokens_per_train_step {step:,}: expected "
             f"multiples of max_context_length {seq_len:,}"
         )
-    model = _read_model(config.call("model_spec"), seq_len)
+    model = replace(model, seq_len=float(seq_len))
     design = _read_design(config, model) | {"micro_batch_size": tokens // seq_len}
-    world_size = chips or _world_size(parallel, design)
+    world_size = _world_size(parallel, design, chips)
     dp = world_size // max(design["tp"] * design["pp"] * design["cp"], 1)
     steps = parallel.literal("num_pp_microbatches", 1) if design["pp"] > 1 else 1
     total = step // seq_len if step > 0 else tokens // seq_len * steps * dp
@@ -269,23 +262,30 @@ def launch_of(config: Call, chips: int | None = None) -> Launch:
     return Launch.of(model, {**design, **_read_shards(parallel, design)}, 8)
 
 
-def _read_model(spec: Call, seq_len: int) -> ModelShape:
+def model_names(spec: Call) -> tuple[str, str]:
+    """Package and flavor of a model. Raises `DseError` if it is none of torchtitan's."""
     if not spec.name.endswith(".model_registry"):
         raise DseError("model_spec: expected the result of model_registry, imported from the model's package")
-    name, flavor = spec.name.split(".")[-2], str((*spec.positional, spec.arguments.get("flavor", ""))[0])
-    model = flavored(TORCHTITAN, name, flavor)
+    return spec.name.split(".")[-2], str((*spec.positional, spec.arguments.get("flavor", ""))[0])
+
+
+def _read_model(spec: Call) -> ModelShape:
+    name, flavor = model_names(spec)
+    model = flavored(name, flavor)
     if model is None:
-        known = [" ".join(names) for names in flavors(TORCHTITAN)]
-        raise DseError(f"model {name} {flavor}: not known{suggestion(f'{name} {flavor}', known)}")
-    return replace(model, seq_len=float(seq_len), mtp_layers=float(spec.literal("num_mtp_layers", 0)))
+        raise DseError(f"model {name} {flavor}: not known{suggestion(f'{name} {flavor}', map(' '.join, MODELS))}")
+    return replace(model, mtp_layers=float(spec.literal("num_mtp_layers", 0)))
 
 
-def _world_size(parallel: Call, design: Mapping[str, Any]) -> int:
+def _world_size(parallel: Call, design: Mapping[str, Any], chips: int | None) -> int:
     shard = parallel.literal("data_parallel_shard_degree", -1)
-    if shard < 1:
+    if shard < 1 and not chips:
         raise DseError("does not say on how many chips; name them with --gpus N")
-    replicas = parallel.literal("data_parallel_replicate_degree", 1)
-    return int(shard * replicas * design["tp"] * design["pp"] * design["cp"])
+    group = parallel.literal("data_parallel_replicate_degree", 1) * design["tp"] * design["pp"] * design["cp"]
+    size = group * (shard if shard > 0 else max((chips or 0) // max(group, 1), 1))
+    if chips not in (None, size):
+        raise DseError(f"data_parallel_shard_degree {shard}: all degrees multiply to {size:,}, not {chips:,} chips")
+    return int(size)
 
 
 def _read_shards(parallel: Call, design: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,7 +307,7 @@ def _read_design(config: Call, model: ModelShape) -> dict[str, Any]:
     }
     design |= {"overlap_grad_reduce": True, "vpp": 1, "attention": "flash_attention_2"}
     design |= {name: TORCHTITAN.given[name] for name in TABLES["of_software"]}
-    eager = config.call("training").literal("disable_cuda_graphs", True)
+    eager = config.call("training").literal("disable_cuda_graphs", False)
     design["cuda_graphs"] = "none" if eager else "full_iteration"
     if design["pp"] > 1:
         design |= _read_schedule(parallel, design, model)
@@ -336,16 +336,17 @@ def _read_design(config: Call, model: ModelShape) -> dict[str, Any]:
 def read_adapters(config: Call) -> dict[str, Any]:
     """Columns of adapters."""
     known, columns = TORCHTITAN.runs["lora_targets"].words, dict[str, Any]()
-    for converter in lora_converters(config):
+    for converter in listed_converters(config, "LoRAConverter"):
         modules = converter.literal("target_modules", []) or known["all_linear"]
         targets = named_targets([*map(str, modules)], known, "LoRAConverter: target_modules")
         columns = {"lora_rank": converter.literal("rank", 8), "lora_targets": targets, "lora_fused": False}
     return columns
 
 
-def listed_converters(config: Call) -> list[Call]:
-    """Converters of a model's layers."""
-    return [*(config.call("model_spec").arguments.get("converters") or ())]
+def listed_converters(config: Call, ending: str = "") -> list[Call]:
+    """Converters of a model's layers, of the classes with an ending."""
+    listed = config.call("model_spec").arguments.get("converters") or ()
+    return [converter for converter in listed if converter.name.removesuffix(".Config").endswith(ending)]
 
 
 def is_of_layers(converter: Call) -> bool:
@@ -354,11 +355,6 @@ def is_of_layers(converter: Call) -> bool:
     if not (isinstance(names, list) and isinstance(left, list)):
         return False
     return "layers" in names or {"attention", "feed_forward"} <= {*names} or {*left} - {"router.gate"} == {"lm_head"}
-
-
-def lora_converters(config: Call) -> list[Call]:
-    """Converters that add adapters."""
-    return [converter for converter in listed_converters(config) if converter.name.endswith("LoRAConverter.Config")]
 
 
 def _read_schedule(parallel: Call, design: Mapping[str, Any], model: ModelShape) -> dict[str, Any]:
@@ -403,19 +399,23 @@ def converters(config: Call) -> list[str]:
     return [name for name in names if "Experts" not in name and name != "LoRAConverter"]
 
 
-def unread(config: Call, launch: Launch) -> list[str]:
+def unread(config: Call) -> list[str]:
     """Settings that are read as something else."""
-    notes, mode, names, parallel = [], recomputing(config), converters(config), config.call("parallelism")
-    if config.call("compile").literal("enable", default=True) is False:
-        notes.append("compile.enable False is read as True")
-    copies, shards = (parallel.literal(f"data_parallel_{part}_degree", 1) for part in ("replicate", "shard"))
-    if (ranks := copies * shards) not in (1, dp := launch["dp"]) and shards > 0:
-        notes.append(f"data_parallel_replicate_degree * data_parallel_shard_degree = {ranks} is read as {dp}")
-    if any("target_modules" not in converter.arguments for converter in lora_converters(config)):
+    notes, mode, names = [], recomputing(config), converters(config)
+    for section, setting, default, read in TABLES["read_as"]:
+        if (value := config.call(section).arguments.get(setting, default)) != read:
+            notes.append(f"{section}.{setting} {getattr(value, 'name', value)} is read as {read}")
+    optimizer = getattr(config.arguments.get("optimizer"), "name", "default_adamw")
+    if not optimizer.endswith("default_adamw"):
+        notes.append(f"optimizer {optimizer} is read as default_adamw")
+    name, flavor = model_names(config.call("model_spec"))
+    if flavor in TABLES["with_vision"].get(name, ()):
+        notes.append(f"model {name} {flavor}: its vision encoder is not read")
+    if any("target_modules" not in converter.arguments for converter in listed_converters(config, "LoRAConverter")):
         notes.append("LoRAConverter without target_modules: its adapter beside the output matrix is not read")
     if any(converter.literal("recipe_name", "rowwise") != "rowwise" for converter in listed_converters(config)):
         notes.append("Float8LinearConverter: recipe_name rowwise_with_gw_hp is read as rowwise")
-    if not all(is_of_layers(one) for one in listed_converters(config) if one.name.endswith("LinearConverter.Config")):
+    if not all(map(is_of_layers, listed_converters(config, "LinearConverter"))):
         notes.append("converters: other fqns or filter_fqns are read as all linear layers but the head")
     if read := {"selective": "that of attention alone", "memory_budget": "full"}.get(mode):
         notes.append(f"activation_checkpoint.mode {mode} is read as {read}")
@@ -427,8 +427,8 @@ def unread(config: Call, launch: Launch) -> list[str]:
 @cache
 def flavor_of(model: ModelShape) -> tuple[str, str]:
     """Name and flavor of a model there. Raises `NotExpressible` if there is none."""
-    for names in flavors(TORCHTITAN):
-        if is_same(flavored(TORCHTITAN, *names), model):
+    for names in MODELS:
+        if names[1] not in TABLES["with_vision"].get(names[0], ()) and is_same(flavored(*names), model):
             return names
     raise NotExpressible(f"model {model.name}: not in {TORCHTITAN.release}, which has {', '.join(TORCHTITAN.models)}")
 

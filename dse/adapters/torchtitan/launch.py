@@ -120,14 +120,14 @@ def _sections(launch: Launch, *, predicts: bool) -> dict[str, Any]:
 
 
 def _training(launch: Launch) -> dict[str, Any]:
-    seq_len, eager = int(launch.model.seq_len), launch["pp"] > 1 or launch["ep"] > 1
+    seq_len = int(launch.model.seq_len)
     return {
         "num_tokens_per_microbatch_per_dp_rank": int(launch["micro_batch_size"]) * seq_len,
         "num_tokens_per_train_step": launch.global_batch_size * seq_len,
         "max_context_length": seq_len,
         "steps": Code('int(environ["TRAIN_STEPS"])'),
         **({"enable_cpu_offload": True} if launch["offload_optimizer"] == 1 else {}),
-        **({"disable_cuda_graphs": eager} if eager or launch["cuda_graphs"] != "none" else {}),
+        "disable_cuda_graphs": launch["cuda_graphs"] == "none",
     }
 
 
@@ -179,7 +179,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         launch = torchtitan_design.launch_of(config, chips)
     except (DseError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise DseError(f"{path}: {with_line(str(error), text)}") from None
-    return launch, torchtitan_design.unread(config, launch)
+    return launch, torchtitan_design.unread(config)
 
 
 def _configuration(module: PythonFunctions, part: str) -> Call:

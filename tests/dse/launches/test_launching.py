@@ -26,7 +26,7 @@ from dse.adapters.megatron.model import KEYS, model_losses, model_settings, patt
 from dse.adapters.megatron.shell.shell import Script
 from dse.adapters.megatron_bridge import launch as nemo
 from dse.adapters.torchtitan import launch as torchtitan
-from dse.adapters.torchtitan.design import TABLES, TORCHTITAN, flavor_of, flavored
+from dse.adapters.torchtitan.design import TABLES, flavor_of, flavored
 from dse.api.exports import artefacts
 from dse.launches.launch import Launch, NotExpressible, launch_files, launch_space, read_launch
 from dse.pricing.evaluation import evaluate, transformer_run
@@ -93,7 +93,7 @@ FLAVORS = cases(__file__, "FLAVORS")
 
 @pytest.mark.parametrize("name", FLAVORS)
 def test_flavors_of_torchtitan_that_do_not_ship_are_models_too(name):
-    assert (model := flavored(TORCHTITAN, *name.split())).num_parameters == FLAVORS[name]
+    assert (model := flavored(*name.split())).num_parameters == FLAVORS[name]
     assert flavor_of(model) == tuple(name.removesuffix("_flex").split())
 
 
@@ -369,10 +369,10 @@ def test_a_value_that_a_framework_does_not_have_is_refused_or_named(form, before
 def test_functions_of_a_module_are_read_and_not_run(tmp_path):
     path, made = tmp_path / "configs.py", tmp_path / "made"
     path.write_text(CONFIGURATIONS + f"\nopen({str(made)!r}, 'w')\n")
-    launch, notes = torchtitan.read_script(Path(f"{path}:on_64"))
-    assert notes == []
+    launch, [] = torchtitan.read_script(Path(f"{path}:on_64"))
     assert (launch.model.name, launch.world_size, launch.global_batch_size) == ("llama3_8b", 64, 128)
-    assert (launch["tp"], launch["dp"], launch["micro_batch_size"], launch["recompute"]) == (2, 32, 2, "full")
+    columns = ("tp", "dp", "micro_batch_size", "recompute", "cuda_graphs")  # disable_cuda_graphs is False by default
+    assert [launch[name] for name in columns] == [2, 32, 2, "full", "full_iteration"]
     assert not made.exists()
     with pytest.raises(DseError, match=r"several configurations: name one as FILE\.py:NAME, of base, on_64"):
         torchtitan.read_script(path)
