@@ -1,4 +1,4 @@
-"""Recipes of Megatron-Bridge for performance, which are Python, as its YAML configurations.
+"""Recipes of Megatron-Bridge, which are Python, as its YAML configurations.
 
     python -m benchmarks.bridge_recipes Megatron-Bridge recipes
     python -m benchmarks.recipes recipes/gb200 --system gb200
@@ -24,7 +24,7 @@ from typing import Any, Final
 from costmodel import DseError, load_model
 from costmodel.formats.input_files import dump, parse
 from costmodel.formats.shipped import current_name, names
-from dse.adapters.megatron_bridge.launch import RECIPES, script
+from dse.adapters.megatron_bridge.launch import NAMES, RECIPES, script
 from dse.launches.launch import Launch
 
 PACKAGE: Final = "megatron.bridge."
@@ -76,6 +76,8 @@ class Name:
             return Name(f"hub:{arguments[0]}:")
         if arguments and isinstance(arguments[0], FunctionType):
             return arguments[0]  # a decorator
+        if self.path.endswith(".get_mixed_precision_config"):
+            return Record(f".{arguments[0].replace('-', '_')}") if isinstance(arguments[0], str) else arguments[0]
         sizes = dict.fromkeys(SIZES, 1) if self.path.startswith("hub:") else {}
         return Record(self.path, *arguments, **{**sizes, **given})
 
@@ -103,10 +105,10 @@ def plain(value: Any) -> Any:
     return word if kind == "AttnBackend" else {"_target_": value.path, "_call_": False}
 
 
-def with_dispatcher(model: Record, backend: str | None = None) -> None:
+def with_dispatcher(model: Record, moe_flex_dispatcher_backend: str | None = None) -> None:
     """Let a model send tokens by DeepEP or HybridEP, as `flex_dispatcher_backend.py` of Megatron-Bridge does."""
-    if backend in ("deepep", "hybridep"):
-        settings = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": backend}
+    if (name := moe_flex_dispatcher_backend) in ("deepep", "hybridep"):
+        settings = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": name}
         model.__dict__ |= {**settings, "moe_shared_expert_overlap": False}
 
 
@@ -145,8 +147,8 @@ class Checkout(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def recipes(folder: Path) -> Iterator[tuple[re.Match[str], FunctionType]]:
-    """Names of recipes for performance in the folder of the package, and their functions."""
-    for file in sorted(folder.glob("perf_recipes/**/*.py")):
+    """Names of recipes in the folder of the package, and their functions."""
+    for file in sorted(folder.glob("*recipes/**/*.py")):
         if file.name != "__init__.py":
             name = PACKAGE + ".".join(file.relative_to(folder).with_suffix("").parts)
             module = importlib.import_module(name)
@@ -160,12 +162,18 @@ def configuration(name: re.Match[str], recipe: Record) -> str:
 
     Raises `DseError` if its model is not built in, or has layers that Megatron-Bridge does not describe in YAML.
     """
-    hub = re.match(r"hub:(.*):", getattr(recipe.model, "_made_by", ""))
+    made_by = getattr(recipe.model, "_made_by", "")
+    hub = re.match(r"hub:(.*):", made_by)
     model = current_name(hub[1], "models") if hub else ""
-    if model not in names("models"):
+    if model in names("models"):
+        text, _ = script(Launch.of(load_model(model), {}, 8))
+        content = parse(text, name[0]).data
+    elif made_by.endswith("Provider"):  # which states its dimensions
+        content = {"model": {"_target_": made_by}}
+    else:
         raise DseError(f"model {hub[1] if hub else 'unknown'}: not built in")
-    text, _ = script(Launch.of(load_model(model), {}, 8))
-    content = parse(text, name[0]).data
+    packed = [key for key in NAMES["packing"] if getattr(recipe.dataset, key)]
+    content["dataset"] = dict.fromkeys(packed, True)
     for section in ("model", "train", "ddp", "optimizer", "dist", "comm_overlap", "tokenizer"):
         given = getattr(recipe, section)
         content[section] = {**content.get(section, {}), **(given.fields() if given else {})}
@@ -173,8 +181,8 @@ def configuration(name: re.Match[str], recipe: Record) -> str:
         content["peft"] = {"_target_": recipe.peft.__dict__["_made_by"], **recipe.peft.fields()}
     precision = recipe.mixed_precision
     changes = precision.fields() if isinstance(precision, Record) else {}
-    kind = precision._made_by.rpartition(".")[2] if isinstance(precision, Record) else str(precision)
-    content["mixed_precision"] = {**RECIPES[kind], **changes}
+    kind = precision._made_by.rpartition(".")[2] if isinstance(precision, Record) else f"{precision}".replace("-", "_")
+    content["mixed_precision"] = {**RECIPES.get(kind, {}), **changes}
     gpus, of_host = int(name["gpus"]), OF_HOST.get(name["chip"], 8)
     nodes = max(1, gpus // of_host)
     return f"# torchrun --nnodes {nodes} --nproc-per-node {gpus // nodes}\n" + dump(content)

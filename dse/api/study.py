@@ -146,9 +146,7 @@ class Study(BaseStudy):
         """
         from dse.reporting.studies.comparison import comparison, study_pair
 
-        if other is not None:
-            return study_pair(self, other)
-        return comparison(self, profile, system)
+        return comparison(self, profile, system) if other is None else study_pair(self, other)
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write a page, or a picture of the front if the path ends in .svg, .png or .pdf; returns the path.

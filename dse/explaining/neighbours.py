@@ -328,9 +328,7 @@ def next_count(name: str, value: float) -> float:
     ([32.0, 112.0, 136.0, 192.0], 48000000.0)
     """
     whole = int(value)
-    if name.endswith(TILED):
-        return 2 * value
-    return float(whole + (whole & -whole))
+    return 2 * value if name.endswith(TILED) else float(whole + (whole & -whole))
 
 
 def quantity_steps(explanation: Explanation) -> tuple[list[CountStep], list[Elasticity]]:

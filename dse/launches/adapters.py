@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from costmodel.errors import DseError
 from costmodel.formats.framework_file import Framework
+from costmodel.training.model import ModelShape
 from dse.launches.launch import Launch, NotExpressible
 
 #: Columns of adapters that launch files state.
@@ -33,7 +34,8 @@ def named_targets(modules: Collection[str], known: Mapping[str, Collection[str]]
     """
     if word := next((word for word, names in known.items() if {*names} == {*modules}), ""):
         return word
-    raise DseError(f"{where}: {', '.join(sorted(modules))}: expected the modules of one of {', '.join(known)}")
+    sets = "; ".join(f"{word}: {', '.join(names)}" for word, names in known.items())
+    raise DseError(f"{where}: {', '.join(sorted(modules))}: expected the modules of one of these: {sets}")
 
 
 def peft_section(launch: Launch, framework: Framework) -> dict[str, Any]:
@@ -45,7 +47,8 @@ def peft_section(launch: Launch, framework: Framework) -> dict[str, Any]:
         return {}
     latent = launch.model.attention == "mla"
     kind = "fused" if launch["lora_fused"] or latent else "apart"
-    modules = framework.word("lora_targets", launch["lora_targets"])[kind]
+    mixed = "mixed_" * (launch.model.linear_value_heads > 0)
+    modules = framework.word("lora_targets", launch["lora_targets"])[mixed + kind]
     if not modules:
         raise NotExpressible(
             f"lora_targets={launch['lora_targets']} with one adapter for each fused product: take lora_fused=0"
@@ -56,14 +59,15 @@ def peft_section(launch: Launch, framework: Framework) -> dict[str, Any]:
     return {"_target_": target, "target_modules": modules, "dim": int(launch["lora_rank"]), "alpha": "LORA_ALPHA"}
 
 
-def read_peft(content: Mapping[str, Any], framework: Framework) -> dict[str, Any]:
+def read_peft(content: Mapping[str, Any], framework: Framework, model: ModelShape) -> dict[str, Any]:
     """Columns of adapters from the section `peft` of Megatron-Bridge. Raises `DseError` for other modules."""
     peft = content.get("peft")
     if not isinstance(peft, dict) or peft.get("_target_") not in PEFT:
         return {}
     kind, words = PEFT[peft["_target_"]], framework.runs["lora_targets"].words
-    known = {word: modules[kind] for word, modules in words.items() if modules[kind]}
-    named = peft.get("target_modules", known["all_linear"])
+    of_model = "mixed_" * (model.linear_value_heads > 0) + kind  # mixers have adapters too
+    known = {word: modules[of_model] for word, modules in words.items() if modules[of_model]}
+    named = peft.get("target_modules", words["all_linear"][kind])
     modules = {"linear_qkv" if name in LATENT else str(name) for name in named}
     targets = named_targets(modules, known, "peft.target_modules")
     return {"lora_rank": int(peft.get("dim", 32)), "lora_targets": targets, "lora_fused": kind == "fused"}

@@ -382,10 +382,8 @@ def launch_files(run: TransformerRun, form: str, framework: str = "", *,
             continue
         if launch["pp"] == 1 and launch.differs("schedule"):  # all micro-batches at once, without stages
             lost = [*lost, f"schedule={launch['schedule']}"]
-        if launch.model.document_len:
-            lost = [*lost, f"document_len={launch.model.document_len:g}"]
-        if launch["reference_model"]:
-            lost = [*lost, "reference_model=true"]
+        lost += [f"document_len={launch.model.document_len:g}"] * (launch.model.document_len > 0)
+        lost += ["reference_model=true"] * launch["reference_model"]
         notes = (f"{form} has no setting for {'; '.join(lost)}",) if lost else ()
         evaluated_by = rf"\g<0>\n# dse framework: {framework or 'none'}"  # below the first line of its comment
         yield Artefact(re.sub(r"^# .*$", evaluated_by, text, count=1, flags=re.M).encode(), notes, differs)

@@ -17,7 +17,7 @@ from costmodel.errors import DseError, shortened
 from costmodel.formats.framework_file import launching
 from costmodel.formats.input_files import scalar
 from costmodel.training.blocks import MODULES, OFFLOAD_MODULES
-from costmodel.training.design import EVEN
+from costmodel.training.design import EVEN, DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.run import padded_vocabulary
 from dse.adapters.megatron.model import (
@@ -214,7 +214,7 @@ def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
         design |= even_or_written(model, design, str(layout))
     design |= _read_recomputation(settings) | _read_optimizer(settings)
     design |= _read_overlaps(settings, design)
-    design |= _read_attention(settings) | read_peft(settings, MEGATRON) | _read_graphs(settings, model)
+    design |= _read_attention(settings) | read_peft(settings, MEGATRON, model) | _read_graphs(settings, model)
     if settings.get("fine_grained_activation_offloading"):
         design |= {m.column: True for m in OFFLOAD_MODULES if m.name in settings.get("offload_modules", ())}
         design["activation_offload_fraction"] = settings.get("activation_offload_fraction", 1.0)
@@ -222,11 +222,14 @@ def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
         design["offload_activations"] = settings["cpu_offloading_num_layers"] / model.num_layers
     if model.num_experts:
         design |= _read_experts(settings, design)
-    else:
-        design.pop("ep")
-    design = {name: value for name, value in design.items() if value is not None}
+    ends = [design.get(f"{end}_stage_layers", 0) for end in ("first", "last")]
+    if sum(ends) == model.num_layers and design["pp"] == 2:
+        design.pop("last_stage_layers")  # the first stage decides
+    known = DesignPoints.domains(model.blocks)
+    notes = [f"{column}: of no effect on this model" for column in design if column not in (*known, "ep")]
+    design = {name: value for name, value in design.items() if value is not None and name in known}
     design |= batch(settings, design, world_size)
-    notes = [] if "cuda_graphs" in design else ["CUDA graphs of some modules alone: the host launches all kernels"]
+    notes += [] if "cuda_graphs" in design else ["CUDA graphs of some modules alone: the host launches all kernels"]
     return replace(Launch.of(model, design, node_size), settings=dict(settings)), [*_otherwise(settings), *notes]
 
 

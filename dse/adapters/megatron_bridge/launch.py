@@ -145,9 +145,11 @@ def _of_provider(content: Mapping[str, Any]) -> Mapping[str, Any]:
     if other := [row["key"] for row in NAMES["built_in"].values() if row["key"] in model]:
         raise DseError(f"{other[0]}: dse reads that of {', '.join(NAMES['built_in'])} alone")
     said, known = f"{model.get('_target_')} {model.get('transformer_layer_spec')}", NAMES["providers"]
+    if "hybrid_layer_pattern" in model:
+        model = {**NAMES["hybrid_usual"], **model}
     marked = (name for name, row in known.items() if row["key"] in model or any(word in said for word in row["words"]))
     if not (name := next(marked, "")):
-        return content
+        return {**content, "model": model}
     model = {**known[name]["usual"], **model, "provider": name}
     model.pop("transformer_layer_spec", None)
     if kinds := model.pop("interleaved_attn_pattern", None):
@@ -236,14 +238,18 @@ def _settings(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     names |= {("model", key): name for name, key in NAMES["plain_yarn"].items()}
     settings: dict[str, Any] = dict(NAMES["usual"])
     unread: list[str] = []
-    for section in ("model", *NAMES["sections"]):
+    precision = content.get("mixed_precision") or "bf16_mixed"
+    if not isinstance(precision, dict):
+        word = of_kind("mixed_precision", str(precision).replace("-", "_"), f"one of {', '.join(RECIPES)}")
+        content = {**content, "mixed_precision": RECIPES[word]}
+    for section in ("model", *NAMES["sections"], "mixed_precision"):
         for key, value in (content.get(section) or {}).items():
             name = names.get((section, key), key)
             if name in _KNOWN and value is not None:
                 settings[name] = _read_value(name, value)
-            elif value in (None, False) or key in NAMES["otherwise"] or str(value) in DATA["not_read"].get(key, ()):
+            elif value is None or key in NAMES["otherwise"] or str(value) in DATA["not_read"].get(key, ("False",)):
                 continue
-            elif section == "model" or key in DATA["not_read"]:
+            elif section == "model" or key in DATA["not_read"] or key in NAMES["packing"]:
                 unread.append(f"{section}.{key}")
     settings |= _renamed(content)
     overlap = content.get("comm_overlap")
@@ -299,9 +305,7 @@ def _renamed(content: Mapping[str, Any]) -> dict[str, Any]:
     settings["cuda_graph_modules"] = model.get("cuda_graph_modules") or model.get("cuda_graph_scope") or []
     padded = of_kind("should_pad_vocab", model.get("should_pad_vocab") or False, "true or false")
     settings["make_vocab_size_divisible_by"] = model.get("make_vocab_size_divisible_by", 128) if padded else 1
-    precision = content.get("mixed_precision") or "bf16_mixed"
-    if not isinstance(precision, dict):
-        return {**settings, **RECIPES[of_kind("mixed_precision", precision, f"one of {', '.join(RECIPES)}")]}
+    precision = content["mixed_precision"]
     settings |= {name: precision[name] for name in NAMES["mixed_precision"] if precision.get(name)}
     wide = precision.get("grad_reduce_in_fp32", True)
     return {**settings, "accumulate_allreduce_grads_in_fp32" if wide else "grad_reduce_in_bf16": True}

@@ -29,22 +29,23 @@ def read_back(form, launch, folder):
     return text, lost, read_text(form, text, folder)[0]
 
 
+@pytest.mark.parametrize("model", ["llama3_8b", "nemotron_h_8b"])
 @pytest.mark.parametrize(("targets", "fused"), [
     *((targets, fused) for targets in ("all_linear", "attention", "mlp", "qkv") for fused in (True, False)),
     ("query_value", False),
 ])  # fmt: skip
-def test_megatron_bridge_has_a_section_for_adapters(tmp_path, targets, fused):
-    launch = launch_with(lora_rank=16, lora_targets=targets, lora_fused=fused)
+def test_megatron_bridge_has_a_section_for_adapters(tmp_path, targets, fused, model):
+    launch = launch_with(model, lora_rank=16, lora_targets=targets, lora_fused=fused)
     text, lost, actual = read_back(bridge, launch, tmp_path)
-    assert not [line for line in lost if "lora" in line]
-    assert "pretrained_checkpoint: PRETRAINED_CHECKPOINT" in text
+    assert ("lora" in " ".join(lost), "pretrained_checkpoint: PRETRAINED_CHECKPOINT" in text) == (False, True)
     assert f"_target_: megatron.bridge.peft.{'lora.LoRA' if fused else 'canonical_lora.CanonicalLoRA'}" in text
     assert (actual["lora_rank"], actual["lora_targets"], actual["lora_fused"]) == (16, targets, fused)
+    assert ("- in_proj\n  - out_proj" in text) == (model == "nemotron_h_8b" and targets in ("all_linear", "attention"))
 
 
 def test_megatron_bridge_names_the_products_of_latent_attention():
-    text, _ = bridge.script(launch_with("deepseek_v2_lite", lora_rank=8, lora_targets="attention", ep=1))
-    assert "- linear_kv_down_proj\n  - linear_kv_up_proj\n  - linear_proj" in text
+    launch = launch_with("deepseek_v2_lite", lora_rank=8, lora_targets="attention", ep=1)
+    assert "- linear_kv_down_proj\n  - linear_kv_up_proj\n  - linear_proj" in bridge.script(launch)[0]
 
 
 def test_megatron_bridge_refuses_modules_that_no_target_has(tmp_path):
@@ -55,14 +56,13 @@ def test_megatron_bridge_refuses_modules_that_no_target_has(tmp_path):
 
 def test_a_configuration_without_adapters_trains_all_weights(tmp_path):
     text, _, actual = read_back(bridge, launch_with(), tmp_path)
-    assert "peft" not in text
-    assert actual["lora_rank"] == 0
+    assert ("peft" in text, actual["lora_rank"]) == (False, 0)
 
 
 @pytest.mark.parametrize("targets", ["all_linear", "attention", "mlp", "qkv"])
 def test_torchtitan_has_a_converter_for_adapters(tmp_path, targets):
-    launch = launch_with(lora_rank=8, lora_targets=targets, lora_fused=False, zero=3, cross_entropy="chunked",
-                         store_param_remainders=True, attention="flash_attention_2")  # fmt: skip
+    columns = {"zero": 3, "cross_entropy": "chunked", "store_param_remainders": True, "attention": "flash_attention_2"}
+    launch = launch_with(lora_rank=8, lora_targets=targets, lora_fused=False, **columns)
     text, lost, actual = read_back(torchtitan, launch, tmp_path)
     assert not [line for line in lost if "lora" in line]
     assert "from torchtitan.components.lora import LoRAConverter" in text

@@ -103,9 +103,7 @@ def may_share(operand: Instruction, user: Instruction, output: int) -> bool:
         return _fusion_may_share(user, places[0])
     if user.opcode in ("scatter", "triangular-solve"):
         return places == [int(user.opcode == "triangular-solve")]
-    if user.opcode == "sort":
-        return places == [output]
-    return user.opcode in ELEMENTWISE
+    return places == [output] if user.opcode == "sort" else user.opcode in ELEMENTWISE
 
 
 def _fusion_may_share(fusion: Instruction, number: int) -> bool:

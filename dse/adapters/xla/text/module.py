@@ -74,9 +74,7 @@ class Shape:
     @property
     def size(self) -> int:
         """Elements of an array, or of all arrays of a tuple. [elements]"""
-        if self.is_tuple:
-            return sum(element.size for element in self.elements)
-        return prod(self.dims)
+        return sum(element.size for element in self.elements) if self.is_tuple else prod(self.dims)
 
     @property
     def element_bytes(self) -> float:

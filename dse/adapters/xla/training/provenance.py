@@ -430,9 +430,7 @@ class StepPasses:
         """Bits of the products that the error depends on which a product multiplies; 0 where unknown."""
         after = self.provenance.after_products
         first, second = (after.get(source, 0) & self.counted for source in product.reads[:2])
-        if first == second or first & second not in (first, second):
-            return 0
-        return first | second
+        return 0 if first == second or first & second not in (first, second) else first | second
 
     @cached_property
     def updating(self) -> frozenset[FlowStep]:
