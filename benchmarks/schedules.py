@@ -14,13 +14,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import argparse
 import statistics
 import time
-from typing import Any
 
 import numpy as np
 
-from costmodel import pipeline_times
+from costmodel import DesignPoints
 from costmodel.columns import FloatArray
 from costmodel.steps.pipeline.schedules import SCHEDULES, order
+from costmodel.steps.pipeline.simulation import TimedPasses
+from costmodel.steps.pipeline.timed_pipelines import design_pipelines, pipeline_ranks
 
 POWERS: FloatArray = np.array([2.0**exponent for exponent in range(10)])
 COUNTS: FloatArray = np.arange(1, 513).astype(np.float64)
@@ -33,31 +34,27 @@ MIXES: dict[str, tuple[list[str], FloatArray, FloatArray, FloatArray]] = {
 }
 
 
-def designs(mix: str, points: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Legal designs of a mix, each with times of its own."""
+def designs(mix: str, points: int, rng: np.random.Generator) -> tuple[DesignPoints, TimedPasses]:
+    """Legal designs of a mix, each with separate times."""
     words, ranks, chunks, steps = MIXES[mix]
     found: list[tuple[str, float, float, float]] = []
     while len(found) < points:
-        p, v, m = (rng.choice(sizes, points) for sizes in (ranks, chunks, steps))
+        p, v, m = (rng.choice(options, points) for options in (ranks, chunks, steps))
         for place, word in enumerate(rng.choice(words, points).tolist()):
             one = p[place : place + 1], v[place : place + 1], m[place : place + 1]
             if all(rule.met(*one, one[0]).all() for rule in SCHEDULES[word].rules):
                 found.append((word, *(float(size[0]) for size in one)))
     word, *sizes = zip(*found[:points], strict=True)
-    p, v, m = (np.array(each, dtype=np.float64) for each in sizes)
-    names = ("forward", "input_gradient", "weight_gradient")
-    scale = np.ones((points, int(p.max())))
+    p, v, m = (np.array(column, dtype=np.float64) for column in sizes)
+    scale = np.where(np.arange(int(p.max())) < p[:, np.newaxis], 1.0, 0.0)
     scale[:, 0] = rng.uniform(0.9, 1.1, points)
     scale[np.arange(points), p.astype(np.intp) - 1] = rng.uniform(0.9, 1.2, points)
-    return {
-        "schedule": list(word),
-        "pp": p,
-        "vpp": v,
-        "gradient_accumulation_steps": m,
-        "message_time": rng.uniform(0, 0.3, points),
-        "stage_scale": scale,
-        **{f"{name}_time": rng.uniform(1, 2, points) for name in names},
-    }
+    forward, backward, weight = rng.uniform(1, 2, (3, points, 1)) * scale
+    message = rng.uniform(0, 0.3, points)
+    passes = TimedPasses(
+        forward=forward, backward=backward, weight=weight, pair=forward + backward + weight, message=message
+    )
+    return DesignPoints.of(schedule=list(word), pp=p, vpp=v, gradient_accumulation_steps=m), passes
 
 
 def main() -> None:
@@ -73,7 +70,7 @@ def main() -> None:
         seconds = []
         for _ in range(args.repeats + 1):
             start = time.perf_counter()
-            pipeline_times(**asked)
+            pipeline_ranks(design_pipelines(*asked))
             seconds.append(time.perf_counter() - start)
         info, later = order.cache_info(), statistics.median(seconds[1:])
         drawn = info.misses // (args.repeats + 1) if info.misses > info.maxsize else info.misses  # type: ignore[operator]

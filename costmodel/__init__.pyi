@@ -15,8 +15,6 @@ from costmodel.machine import Modules as Modules
 from costmodel.machine import Software as Software
 from costmodel.machine import System as System
 from costmodel.steps.breakdown import Breakdown as Breakdown
-from costmodel.steps.pipeline.timed_pipelines import PipelineTimes as PipelineTimes
-from costmodel.steps.pipeline.timed_pipelines import pipeline_times as pipeline_times
 from costmodel.steps.transformer import resolve_sharding as resolve_sharding
 from costmodel.steps.transformer import resolve_tiling as resolve_tiling
 from costmodel.steps.transformer import step as step

@@ -33,9 +33,9 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 67_191),
-    ("costmodel dse", "dse.adapters", 45_219),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_703),
+    ("costmodel dse", "", 67_023),
+    ("costmodel dse", "dse.adapters", 45_051),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_536),
     ("dse.searching dse.storage", "", 6_698),
     ("dse.adapters", "", 21_972),
     ("dse.adapters.xla", "", 6_467),

@@ -240,13 +240,11 @@ class Schedule:
 
 
 _ALL_AT_ONCE = Schedule(slots=breadth_first, pace=1, chunk_by_chunk=True)
-_IN_TURN = Schedule(slots=one_forward_one_backward, pace=2, rules=(GROUPS,), groups=True)
 
-#: The word of a schedule -> the schedule. 1F1B is interleaved when there is more than one chunk per rank.
+#: Word -> the schedule, in the order of `SCHEDULE_WORDS`. 1F1B is interleaved where ranks have several chunks.
 SCHEDULES: Mapping[str, Schedule] = {
     "gpipe": replace(_ALL_AT_ONCE, rules=(ONE_CHUNK,)),  # [Huang2019]
-    "1f1b": _IN_TURN,  # [Narayanan2021]
-    "interleaved": _IN_TURN,
+    "1f1b": Schedule(slots=one_forward_one_backward, pace=2, rules=(GROUPS,), groups=True),  # [Narayanan2021]
     "breadth_first": _ALL_AT_ONCE,  # [LamyPoirier2023]
     "zb_h1": Schedule(slots=split_backward(1), pace=3, rules=(ONE_CHUNK,)),  # [Qi2024]
     "zb_h2": Schedule(slots=split_backward(2), pace=3, rules=(ONE_CHUNK,)),

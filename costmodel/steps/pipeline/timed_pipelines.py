@@ -7,27 +7,23 @@ itself: a forward pass adds those of a micro-batch, its backward pass frees them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, broadcast_columns, column, distinct_rows
-from costmodel.errors import DseError, suggestion
+from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
+from costmodel.errors import DseError
 from costmodel.steps.pipeline.schedules import FULL, SCHEDULES, Order, Schedule, order, shortest
 from costmodel.steps.pipeline.simulation import TimedPasses, chunk_by_chunk, ends_of_ranks
-from costmodel.training.design import SCHEDULE_WORDS, DesignPoints
-
-#: Columns that are whole numbers from 1.
-COUNTS = ("pp", "vpp", "gradient_accumulation_steps")
+from costmodel.training.design import DesignPoints
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Pipelines:
     """Pipelines to be timed; (points,) arrays of one length."""
 
-    schedule: IntArray  #: place in `SCHEDULES`, the first of those that are the same [-]
+    schedule: IntArray  #: place in `SCHEDULES` [-]
     pp: FloatArray  #: [-]
     vpp: FloatArray  #: [-]
     micro_batches: FloatArray  #: gradient accumulation steps [-]
@@ -44,120 +40,35 @@ class Pipelines:
         return np.array([holds(schedule) for schedule in SCHEDULES.values()])[self.schedule]
 
 
-def checked_pipelines(
-    schedule: str | Sequence[str] | NDArray[np.str_],
-    values: Mapping[str, ArrayLike | None],
-    passes: Callable[[Mapping[str, FloatArray]], TimedPasses],
-) -> Pipelines:
-    """Pipelines of some schedules and sizes, whose passes follow from their columns; a missing value is 0."""
-    words, named = np.unique(np.atleast_1d(np.asarray(schedule, dtype=np.str_)), return_inverse=True)
-    for word in words.tolist():
-        if word not in SCHEDULES:
-            raise DseError(f"pipeline: schedule: {word!r} is not a value{suggestion(word, SCHEDULES)}")
-    columns = _checked_columns({"schedule": named, **values})
-    named = columns["schedule"].astype(np.intp)
-    pp, vpp, micro_batches = (columns[name] for name in COUNTS)
-    group_size = np.where(columns["group_size"] > 0, columns["group_size"], pp)
-    _check_rules(words.tolist(), named, pp, vpp, micro_batches, group_size)
-    known = list(SCHEDULES.values())
-    return Pipelines(
-        schedule=np.array([known.index(SCHEDULES[word]) for word in words.tolist()])[named],
-        pp=pp,
-        vpp=vpp,
-        micro_batches=micro_batches,
-        group_size=group_size,
-        passes=passes(columns),
-    )
-
-
-def scaled_passes(columns: Mapping[str, FloatArray], stage_scale: ArrayLike | None) -> TimedPasses:
-    """Passes of all ranks from those of a rank of scale 1."""
-    scale = _checked_scales(stage_scale, columns["pp"])
-    names = ("forward_time", "input_gradient_time", "weight_gradient_time", "pair_time")
-    forward, backward, weight, pair = (columns[name][:, np.newaxis] * scale for name in names)
-    whole = forward + backward + weight
-    return TimedPasses(
-        forward=forward,
-        backward=backward,
-        weight=weight,
-        pair=np.where(pair > 0, pair, whole),
-        message=columns["message_time"],
-    )
-
-
-def _checked_columns(values: Mapping[str, ArrayLike | None]) -> dict[str, FloatArray]:
-    """Columns of one length: counts whole and from 1, nothing below 0."""
-    given = {name: 0.0 if value is None else value for name, value in values.items()}
-    for name in given.keys() & {"group_size", "pair_time"}:
-        times = np.asarray(given[name], dtype=np.float64)
-        given[name] = np.where(np.isnan(times), 0.0, times)
-    try:
-        columns = broadcast_columns(**given)
-    except ValueError as error:
-        raise DseError(f"pipeline: {error}") from error
-    for name, numbers in columns.items():
-        if (wrong := (numbers < 1) | (numbers % 1 != 0)).any() and name in COUNTS:
-            raise DseError(f"pipeline: {name}: {numbers[wrong][0]:g}: expected a whole number from 1")
-        if (wrong := (numbers < 0) | ((numbers % 1 != 0) & (name == "group_size"))).any():
-            expected = "a whole number from 0" if name == "group_size" else "at least 0"
-            raise DseError(f"pipeline: {name}: {numbers[wrong][0]:g}: expected {expected}")
-    return columns
-
-
-def _check_rules(
-    words: Sequence[str], named: IntArray, p: FloatArray, v: FloatArray, m: FloatArray, n: FloatArray
-) -> None:
-    """Raise for the first design that its schedule cannot run."""
-    for number, word in enumerate(words):
-        for rule in SCHEDULES[word].rules:
-            broken = (named == number) & ~rule.met(p, v, m, n)
-            if broken.any():
-                row = int(broken.argmax())
-                raise DseError(
-                    f"pipeline: {word} at pp={p[row]:g} vpp={v[row]:g} "
-                    f"gradient_accumulation_steps={m[row]:g} group_size={n[row]:g}: {word} {rule.wanted}"
-                )
-
-
-def _checked_scales(stage_scale: ArrayLike | None, pp: FloatArray) -> FloatArray:
-    """Scales of the ranks of each pipeline, 0 beyond; (points, ranks). [-]"""
-    ranks = int(pp.max())
-    scale = np.atleast_2d(np.asarray(1.0 if stage_scale is None else stage_scale, dtype=np.float64))
-    if scale.ndim != 2 or scale.shape[0] not in (1, pp.size) or (scale.shape[1] < ranks and scale.size > 1):
-        raise DseError(
-            f"pipeline: stage_scale: shape {scale.shape}: expected one row, or one for each of the {pp.size} "
-            f"designs, and a column for each of up to {ranks} ranks"
-        )
-    exists = np.arange(ranks) < pp[:, np.newaxis]
-    scales = np.where(exists, scale[:, :ranks], 0.0)
-    if not (np.isfinite(scales).all() and (scales >= 0).all()):
-        raise DseError("pipeline: stage_scale: expected finite numbers from 0")
-    return scales
-
-
 def design_pipelines(design: DesignPoints, passes: TimedPasses | None = None) -> Pipelines:
-    """The pipelines of some designs; passes that are not given take no time."""
-    words = np.array(SCHEDULE_WORDS)[np.atleast_1d(design.schedule).astype(np.intp)]
-    sizes = {name: getattr(design, name) for name in (*COUNTS, "group_size")}
+    """The pipelines of some designs; passes that are not given take no time.
 
-    def none(columns: Mapping[str, FloatArray]) -> TimedPasses:
-        nothing = np.zeros((columns["pp"].size, int(columns["pp"].max())))
-        return TimedPasses(forward=nothing, backward=nothing, weight=nothing, pair=nothing, message=nothing[:, 0])
+    Raises `DseError` if a schedule cannot run the sizes of a design.
+    """
+    names = ("schedule", "pp", "vpp", "gradient_accumulation_steps", "group_size")
+    columns = np.broadcast_arrays(*(np.atleast_1d(getattr(design, name)) for name in names))
+    schedule, (pp, vpp, micro_batches, group_size) = columns[0].astype(np.intp), columns[1:]
+    group_size = np.where(group_size > 0, group_size, pp)
+    _check_rules(schedule, pp, vpp, micro_batches, group_size)
+    if passes is None:
+        nothing = np.zeros((pp.size, int(pp.max())))
+        passes = TimedPasses(forward=nothing, backward=nothing, weight=nothing, pair=nothing, message=nothing[:, 0])
+    return Pipelines(
+        schedule=schedule, pp=pp, vpp=vpp, micro_batches=micro_batches, group_size=group_size, passes=passes
+    )
 
-    return checked_pipelines(words, sizes, none if passes is None else lambda columns: passes)
 
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class PipelineTimes(Columns):
-    """Times of each pipeline, and activations that it holds; (points,) columns."""
-
-    makespan: FloatArray = column("s")  #: from the first start on any rank to the last end
-    span: FloatArray = column("s")  #: the longest of any rank, from its own first start to its own last end
-    idle: FloatArray = column("s")  #: makespan without the work of the busiest rank
-    idle_in_span: FloatArray = column("s")  #: span without it
-    peak_until_b: FloatArray = column("-")  #: chunk activations held until B, on the fullest rank
-    peak_until_w: FloatArray = column("-")  #: the same until W
-    messages: FloatArray = column("-")  #: between ranks, all together
+def _check_rules(schedule: IntArray, p: FloatArray, v: FloatArray, m: FloatArray, n: FloatArray) -> None:
+    """Raise for the first design that its schedule cannot run."""
+    for code, (word, row) in enumerate(SCHEDULES.items()):
+        for rule in row.rules if (schedule == code).any() else ():
+            broken = (schedule == code) & ~rule.met(p, v, m, n)
+            if broken.any():
+                at = int(broken.argmax())
+                raise DseError(
+                    f"pipeline: {word} at pp={p[at]:g} vpp={v[at]:g} "
+                    f"gradient_accumulation_steps={m[at]:g} group_size={n[at]:g}: {word} {rule.wanted}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -181,82 +92,6 @@ class PipelineRanks(RankCounts):
     def take(self, rows: IntArray) -> PipelineRanks:
         """The record of some of the pipelines."""
         return PipelineRanks(**{member.name: getattr(self, member.name)[rows] for member in fields(self)})
-
-    def times(self) -> PipelineTimes:
-        """Columns of the whole pipeline."""
-        makespan = self.end.max(axis=1)
-        span, busiest = (self.end - self.start).max(axis=1), self.busy.max(axis=1)
-        return PipelineTimes(
-            makespan=makespan,
-            span=span,
-            idle=makespan - busiest,
-            idle_in_span=span - busiest,
-            peak_until_b=self.until_b.max(axis=1),
-            peak_until_w=self.until_w.max(axis=1),
-            messages=self.messages,
-        )
-
-
-def pipeline_times(
-    *,
-    schedule: str | Sequence[str],
-    pp: ArrayLike,
-    gradient_accumulation_steps: ArrayLike,
-    forward_time: ArrayLike,
-    input_gradient_time: ArrayLike,
-    weight_gradient_time: ArrayLike,
-    vpp: ArrayLike = 1.0,
-    group_size: ArrayLike | None = None,
-    message_time: ArrayLike = 0.0,
-    pair_time: ArrayLike | None = None,
-    stage_scale: ArrayLike | None = None,
-) -> PipelineTimes:
-    """Time of one optimizer step of pipelines, the waiting of their ranks, and the activations that they hold.
-
-    Raises `DseError` if a schedule cannot run these sizes, or a value is out of range.
-
-    Parameters
-    ----------
-    schedule : word or sequence of words
-        `gpipe`, `1f1b` or `interleaved` (one schedule, interleaved when vpp > 1), `breadth_first`, `zb_h1`,
-        `zb_h2`, `zb_v`, `dualpipe`, `dualpipe_v`.
-    pp, vpp, gradient_accumulation_steps : scalar or (points,) array
-        Ranks, chunks per rank, micro-batches. [-]
-    forward_time, input_gradient_time, weight_gradient_time : scalar or (points,) array
-        Passes of one micro-batch through one chunk. [s]
-    group_size : scalar or (points,) array, optional
-        Micro-batches that go through a chunk before the next; 0: pp. Read when interleaved. [-]
-    message_time : scalar or (points,) array
-        From the end of a pass to its successor's on another rank. [s]
-    pair_time : scalar or (points,) array, optional
-        A forward and a whole backward pass that overlap; 0: as one after the other. [s]
-    stage_scale : (points, ranks) or (ranks,) array, optional
-        By which each rank's times are longer. [-]
-
-    Notes
-    -----
-    Exact: every action of every rank is timed, in the orders of [Narayanan2021]_, [LamyPoirier2023]_,
-    [Qi2024]_ and [DeepSeek2024]_.
-
-    >>> times = pipeline_times(
-    ...     schedule=["1f1b", "zb_h1"], pp=4, gradient_accumulation_steps=12,
-    ...     forward_time=2.0, input_gradient_time=2.0, weight_gradient_time=2.0,
-    ... )
-    >>> times.idle.tolist(), times.peak_until_b.tolist()
-    ([18.0, 6.0], [4.0, 4.0])
-    """
-    times = {
-        "forward_time": forward_time,
-        "input_gradient_time": input_gradient_time,
-        "weight_gradient_time": weight_gradient_time,
-        "message_time": message_time,
-        "pair_time": pair_time,
-    }
-    counts = {"pp": pp, "vpp": vpp, "gradient_accumulation_steps": gradient_accumulation_steps}
-    asked = checked_pipelines(
-        schedule, {**counts, "group_size": group_size, **times}, lambda columns: scaled_passes(columns, stage_scale)
-    )
-    return pipeline_ranks(asked).times()
 
 
 def pipeline_ranks(asked: Pipelines) -> PipelineRanks:

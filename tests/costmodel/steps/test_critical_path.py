@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, load_model, load_system, model_names, pipeline_times, step
+from costmodel import DesignPoints, load_model, load_system, model_names, step
 from costmodel.columns import concatenated
 from costmodel.steps.pipeline.simulation import Sizes, one_forward_one_backward_time
 from costmodel.steps.pipeline.stages import chunk_sizes, pipeline_stages, rank_layers
@@ -13,6 +13,7 @@ from costmodel.steps.stage_memory import held_micro_batches
 from costmodel.training.design import LAYOUTS
 from costmodel.training.model import ModelShape
 from tests.support.cases import by_table
+from tests.support.pipelines import pipeline_times
 
 POINTS = 12
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, DseError, load_model, pipeline_times, step
+from costmodel import DesignPoints, DseError, load_model, step
 from costmodel.steps.micro_batch.micro_batch import micro_batches
 from costmodel.steps.pipeline import pipeline_step as passes
 from costmodel.steps.pipeline.stages import every_stage
@@ -14,6 +14,7 @@ from costmodel.training.run import Run, rank_run
 from dse.api.study import Study
 from dse.spaces.space import Space
 from tests.support.cases import by_table, cases
+from tests.support.pipelines import pipeline_times
 
 #: A pipeline that every schedule can run, with the chunks that it wants.
 CHUNKS = dict(zip(SCHEDULE_WORDS, (1, 1, 2, 1, 1, 2, 1, 2), strict=True))
