@@ -29,6 +29,8 @@ from costmodel.training.run import RankRun, RankShape, is_packed
 NF4_BYTES: Final = (4 + 8 / 64 + 32 / (64 * 256)) / 8
 #: Features of MLPs and experts, as rows of blocks name them; other products are those of attention and mixers.
 _MLP_FEATURES: Final = {"up", "ffn", "expert_in", "expert_up", "expert_ffn", "shared_up", "shared_ffn"}
+#: Features of queries, keys and values, and of the latents that they come from.
+_OF_QKV: Final = {"qkv", "kv", "queries", "query_rank", "key_latent", "keys_values", "shared_key"}
 
 
 def may_adapt(kernel: Kernel) -> bool:
@@ -49,16 +51,16 @@ class LoraAdapter:
     def of(cls, model: ModelDimensions, design: RankShape | DesignPoints, kernel: Kernel) -> LoraAdapter:
         """Adapters of a row of a block."""
         targets, of_mlp = design.lora_targets, _MLP_FEATURES & {kernel.reads, kernel.makes}
-        chosen = (targets == ALL_LINEAR) | (targets == (MLP_TARGETS if of_mlp else ATTENTION_TARGETS))
-        chosen = chosen | (((targets == QUERY_VALUE) | (targets == QKV_TARGETS)) & (kernel.makes == "qkv"))
+        query_value = (targets == QUERY_VALUE) & (kernel.makes == "qkv")
+        chosen = (targets == ALL_LINEAR) | (targets == (MLP_TARGETS if of_mlp else ATTENTION_TARGETS)) | query_value
+        chosen = chosen | ((targets == QKV_TARGETS) & (kernel.makes in _OF_QKV))
         rank = np.where(chosen & may_adapt(kernel), design.lora_rank, 0.0)
+        # linear layers of Transformers; a key that is also the value has one
+        several = {"qkv": 3.0 - model.values_are_keys, "kv": 2.0, "delta_in": 4.0, "index_keys": 2.0}
         halves = 2.0 if model.gated_mlp and kernel.makes in ("up", "expert_up", "shared_up") else 1.0
-        pieces = np.where(design.lora_fused > 0, 1.0, 3.0 if kernel.makes == "qkv" else halves)
-        width: FloatArray | float = model.features[kernel.makes]
-        if kernel.makes == "qkv":
-            pieces = np.where(targets == QUERY_VALUE, 2.0, pieces)
-            width = np.where(targets == QUERY_VALUE, model.query_size + model.key_value_size, width)
-        return cls(rank, pieces, width)
+        pieces = np.where(design.lora_fused > 0, 1.0, several.get(kernel.makes, halves) - query_value)
+        keys = model.num_query_groups * model.score_size
+        return cls(rank, pieces, model.features[kernel.makes] - query_value * keys)
 
     @property
     def made(self) -> FloatArray:

@@ -449,6 +449,8 @@ class _Layouts:
         for name, value in (("lora_targets", asked.lora_targets), ("quantized_base", asked.quantized_base)):
             if value and not asked.lora:
                 raise ParameterError(f"{{{name}}} {value}: expected a rank of adapters too, such as {{lora}} 16")
+        if asked.lora_targets == "query_value" and self.shape.q_lora_rank + self.shape.kv_lora_rank > 0:
+            raise ParameterError("{lora_targets} query_value: this model makes them of latents; take qkv or attention")
         columns = {"lora_rank": asked.lora, "lora_targets": asked.lora_targets, "quantized_base": asked.quantized_base}
         apart = {"lora_fused": False} if asked.lora_targets == "query_value" else {}  # parts of a fused product
         return {name: value for name, value in columns.items() if value} | apart

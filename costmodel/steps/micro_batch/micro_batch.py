@@ -97,9 +97,7 @@ def launch_wait(launches: FloatArray, busy: FloatArray, system: System) -> Float
     """
     dispatching, blocking = launches * system.host.dispatch, system.software.blocking_launches
     ahead = np.maximum(dispatching - busy, 0.0)
-    if not blocking.any():
-        return ahead
-    return ahead + blocking * (dispatching - ahead)
+    return ahead + blocking * (dispatching - ahead) if blocking.any() else ahead
 
 
 def launches_of_experts(run: RankRun, part: Part, table: CostTable, exchange: FloatArray) -> list[FloatArray]:
