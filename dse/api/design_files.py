@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -83,20 +84,14 @@ def launch_form(text: str, kind: FileKind | None = None) -> str:
     """
     path = _file(text)
     if not path.is_file():
-        return "megatron" if is_call(text) else ""
+        with suppress(ValueError):  # of quotes without an end
+            words = shlex.split(text)
+            return "megatron" if len(words) > 1 and any(Path(word).is_file() for word in words) else ""
+        return ""
     kind = kind or recognized(path)
     if kind is None:
         return next((name for name, known in file_kinds().items() if path.suffix in known.usual_endings), "")
     return "" if isinstance(kind, WorkloadKind) else kind.name
-
-
-def is_call(text: str) -> bool:
-    """True for the call of a script with variables or arguments."""
-    try:
-        words = [] if Path(text).is_file() else shlex.split(text)
-    except ValueError:
-        words = []
-    return len(words) > 1 and any(Path(word).is_file() for word in words)
 
 
 def _evaluated_by(kind: FileKind | None, path: Path, profile: str | None) -> WorkloadKind:

@@ -295,7 +295,7 @@ def bound_text(bound: StudyBound, space: Space) -> Text:
     }
     columns_of_rows = [
         f"{name}: no design is better than {numbers[key]}, the best found "
-        + (f"is within {rounded(gap, math.ceil)}" if gap else "reaches it")
+        + (f"is within {rounded(gap, math.ceil)}" if 0 < gap < math.inf else "is above it" if gap else "reaches it")
         for key, (name, gap) in zip(numbers, bound.gaps.items(), strict=True)
     ]
     left = f"{bound.boxes_left:,} box{'es' * (bound.boxes_left != 1)} left" if bound.boxes_left else "nothing left"

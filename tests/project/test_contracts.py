@@ -33,14 +33,14 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 67_023),
-    ("costmodel dse", "dse.adapters", 45_051),
+    ("costmodel dse", "", 67_020),
+    ("costmodel dse", "dse.adapters", 45_048),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_536),
-    ("dse.searching dse.storage", "", 6_698),
+    ("dse.searching dse.storage", "", 6_697),
     ("dse.adapters", "", 21_972),
-    ("dse.adapters.xla", "", 6_467),
+    ("dse.adapters.xla", "", 6_461),
     ("dse.adapters.dfmodel", "", 3_957),
-    ("tests", "", 29_774),
+    ("tests", "", 29_771),
 ]
 
 #: Names without a meaning, which no value has.

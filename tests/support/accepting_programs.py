@@ -46,11 +46,7 @@ def anything(owner, name):
 class Absent(types.ModuleType):
     __path__ = []  # noqa: RUF012  (as of any package)
     __version__ = "9.9.9"
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return anything(self, name)
+    __getattr__ = Kind.__getattr__
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

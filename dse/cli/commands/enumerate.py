@@ -119,15 +119,16 @@ def write_partial(exact: ExactFront, form: str, output: Path | None) -> NoReturn
 def run_bound(args: argparse.Namespace) -> int:
     """Print the lower bound of the space of a study, and the gap of the study to it."""
     study = Study.load(args.bound, storage=args.storage)
-    workers = Workers(args.jobs, args.backend, args.scheduler)
     update = headway_lines(sys.stderr)
     bound = study_bound(
         study,
-        workers,
+        Workers(args.jobs, args.backend, args.scheduler),
         evaluations=args.evaluations or EVALUATIONS,
         progress=lambda evaluated, boxes: update(Headway(evaluated, None, None, boxes)),
     )
     write_answer(args.format, {"bound": asdict(bound)}, lambda width: [bound_text(bound, study.space)])
+    if bound.interrupted:
+        raise KeyboardInterrupt(f"interrupted after {bound.designs_priced:,} evaluations; more narrow the gap")
     return 0
 
 

@@ -244,10 +244,7 @@ class Problem:
         return self.layout_columns(boxes.layout) | self.machine_columns(boxes.nodes, most=True)
 
     def bounds(self, boxes: Boxes) -> tuple[FloatArray, BoolArray]:
-        """Lower bounds of the costs of a box, and whether one of its designs may be feasible.
-
-        The costs are (boxes, objectives), and less is better. [the unit of each]
-        """
+        """(boxes, objectives) Lower bounds of costs, and whether a design may be feasible. [the unit of each]"""
         space, known = self.pricer.space, self.intervals(boxes)
         count, sought = len(boxes), []
         for objective in space.objectives:

@@ -19,7 +19,6 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
-from costmodel.errors import ParameterError
 from dse.fronts import FrontIndex, low_and_span, non_dominated, shortfalls, thinned
 from dse.pricing.evaluated import costs_of
 from dse.pricing.evaluation import evaluate
@@ -86,8 +85,6 @@ MOST_COMPARED: Final = 64
 MOST_PROBES: Final = 4096
 #: Boxes that are checked where formulas prove no bound.
 CHECKS: Final = 1 << 12
-#: Most designs that are evaluated before it is said to be too many.
-MOST_PRICED: Final = 1e9
 #: By how much a design may cost less than its bound, relative to that, for rounding. [-]
 ROUNDING: Final = 1e-9
 
@@ -125,46 +122,45 @@ Pruning = FrontIndex | LeastCosts  #: made of known costs; rules out boxes by th
 class Search:
     """The state of a branch and bound."""
 
-    def __init__(
-        self, problem: Problem, workers: Workers, boxes: Boxes | None = None, known: FloatArray | None = None,
-        index: type[Pruning] = FrontIndex,
-    ) -> None:  # fmt: skip
-        """Take a problem, the boxes to look into (default: all) and costs that designs reach (default: none).
+    def __init__(self, problem: Problem, workers: Workers, boxes: Boxes, known: FloatArray,
+                 index: type[Pruning] = FrontIndex) -> None:  # fmt: skip
+        """Take a problem, boxes to look into, and (designs, objectives) costs that designs reach.
 
         With `LeastCosts` as `index` it searches for the best design of each objective, not for the front.
         """
-        self.problem, self.workers, self.space = problem, workers, problem.pricer.space
-        self.designs = {parameter.name: np.empty(0) for parameter in self.space.parameters}
-        #: (designs, objectives) of the nondominated designs found; and the front that prunes, which has further ones.
-        self.costs = np.empty((0, len(self.space.objectives)))
-        self.front = self.costs if known is None else known
+        self.problem, self.workers, self.front, self.waiting = problem, workers, known, [boxes]
+        self.designs = {parameter.name: np.empty(0) for parameter in problem.pricer.space.parameters}
+        self.costs = np.empty((0, known.shape[1]))  #: of `designs`, which are nondominated; `front` has further ones
         self.index = index
         self.evaluated = 0  #: designs evaluated, and corners of boxes
-        self.waiting = [start(problem) if boxes is None else boxes]  #: boxes not yet looked into
 
     def run(
         self, progress: Callable[[int, int], None] | None = None, *, enough: float = np.inf, most: float = np.inf
     ) -> None:
         """Work until no box is left, enough designs are evaluated, or `most` are or wait to be. [-]
 
-        Raises `DseError` if more than `MOST_PRICED` designs have to be evaluated.
+        Where it is interrupted, no box is lost.
         """
-        while (waiting := self.waiting) and self.evaluated < min(enough, most - sum(map(len, self.waiting))):
-            if self.evaluated > 0 and enough < np.inf:
-                waiting[:] = self.ranked(joined(waiting))
-            taken = self.shares([waiting.pop() for _ in range(min(self.workers.jobs, len(waiting)))])
-            tasks = [(self.problem, self.index(self.front), boxes) for boxes in taken]
-            for result in self.workers.map(explored, tasks):
-                self.add(result)
-                left = range(0, len(result.boxes), MOST_BOXES)
-                waiting += [result.boxes.take(slice(at, at + MOST_BOXES)) for at in left]
+        while self.waiting and self.evaluated < min(enough, most - sum(map(len, self.waiting))):
+            before = [*self.waiting]
+            try:
+                self._round(rank=self.evaluated > 0 and enough < np.inf)
+            except KeyboardInterrupt:
+                self.waiting = before  # all that may hold something new is in them
+                raise
             if progress:
-                progress(self.evaluated, sum(map(len, waiting)))
-            if self.evaluated > MOST_PRICED:
-                raise ParameterError(
-                    f"space {self.space.name}: {self.evaluated:.3g} designs evaluated, and bounds leave more; "
-                    "pin some parameters with {set}, or search instead"
-                )
+                progress(self.evaluated, sum(map(len, self.waiting)))
+
+    def _round(self, *, rank: bool) -> None:
+        """Look into a set of boxes for each worker: the last ones, or those that promise most."""
+        if rank:
+            self.waiting = self.ranked(joined(self.waiting))
+        taken = self.shares([self.waiting.pop() for _ in range(min(self.workers.jobs, len(self.waiting)))])
+        tasks = [(self.problem, self.index(self.front), boxes) for boxes in taken]
+        for result in self.workers.map(explored, tasks):
+            self.add(result)
+            left = range(0, len(result.boxes), MOST_BOXES)
+            self.waiting += [result.boxes.take(slice(at, at + MOST_BOXES)) for at in left]
 
     def ranked(self, boxes: Boxes) -> list[Boxes]:
         """Boxes that may hold something new, last those that promise most: in one objective, or in all."""

@@ -8,6 +8,7 @@ none, the designs around its best one are evaluated, and it says how many of the
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,12 +16,13 @@ import numpy as np
 
 from costmodel.columns import FloatArray, short_repr
 from costmodel.errors import DseError
+from dse.fronts import FrontIndex
 from dse.pricing.evaluated import costs_of, nominal_rate, rules_for
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Pricer, Workers
 from dse.searching.batches.history import MEMORY
 from dse.searching.bounding.bounds import problem_of
-from dse.searching.bounding.branching import BoundBroken, Search
+from dse.searching.bounding.branching import BoundBroken, LeastCosts, Search, start
 from dse.searching.exact.exact_front import ExactFront, Method, exact_front, unbounded
 from dse.searching.samplers.archive import Archive
 from dse.searching.samplers.screening_sampler import FOUND
@@ -198,10 +200,8 @@ def remembered_front(study: BaseStudy) -> ExactFront | None:
 def proved_objectives(study: BaseStudy, least: FloatArray) -> tuple[str, ...]:
     """Objectives whose least cost a sampler has proved by bounds, if it is that of the study. [the unit of each]"""
     best = [archive.costs.min(axis=0) for archive in archives(study) if archive.best_proved and len(archive.costs)]
-    objectives = zip(
-        study.space.objectives, least.tolist(), np.min(best, axis=0).tolist() if best else (), strict=False
-    )
-    return tuple(objective.name for objective, cost, proved in objectives if cost <= proved)
+    proved = least <= np.min(best, axis=0) if best else ()
+    return tuple(objective.name for objective, one in zip(study.space.objectives, proved, strict=False) if one)
 
 
 def archives(study: BaseStudy) -> list[Archive]:
@@ -228,6 +228,7 @@ class StudyBound:
     trials: int
     designs_priced: int  #: designs that were evaluated, and corners of boxes
     proved: bool  #: True if formulas prove the bounds; else no evaluated design is better than them
+    interrupted: bool  #: True if a signal ended it before the number of evaluations
     boxes_left: int  #: boxes of designs that were not looked into; 0: the bound is reached by a design
     limits: dict[str, float]  #: objective, with its unit -> value that no legal design is better than
     gaps: dict[str, float]  #: objective -> how much worse than that the study's best value is, relative
@@ -238,7 +239,9 @@ def study_bound(
     study: BaseStudy, workers: Workers | None = None, *, evaluations: float = EVALUATIONS,
     progress: Callable[[int, int], None] | None = None,
 ) -> StudyBound:  # fmt: skip
-    """Bound the best values of a study's space by a branch and bound that stops after some evaluations.
+    """Bound the best values of a study's space by a branch and bound that stops after some evaluations, or a signal.
+
+    A first search bounds the best value of each objective, with at most half of the evaluations; a second the front.
 
     Raises `DseError` if the study has no feasible design, or no bounds are known of its space.
     """
@@ -248,18 +251,23 @@ def study_bound(
     if problem is None:
         raise unknown
     try:
-        search = Search(problem, workers or Workers(), known=known)
-        search.run(progress, enough=evaluations)
+        boxes = start(problem)
+        best, search = (Search(problem, workers or Workers(), boxes, known, of) for of in (LeastCosts, FrontIndex))
+        with suppress(KeyboardInterrupt):
+            best.run(progress, enough=evaluations / 2)
+            search.front, search.evaluated = best.front, best.evaluated
+            search.run(progress, enough=evaluations)
     except BoundBroken:
         raise unknown from None
     bounds = search.bounds()
-    lowest, least = known.min(axis=0), bounds.min(axis=0)
+    lowest, least = known.min(axis=0), np.maximum(bounds.min(axis=0), best.bounds().min(axis=0))
     whole = study.box.hypervolume(bounds)
     return StudyBound(
         study=study.name,
         trials=len(study.table),
-        designs_priced=search.evaluated,
+        designs_priced=max(best.evaluated, search.evaluated),
         proved=problem.proved,
+        interrupted=bool(search.waiting) and search.evaluated < evaluations,
         boxes_left=sum(map(len, search.waiting)),
         limits={o.key: o.cost(value) for o, value in zip(space.objectives, least.tolist(), strict=True)},
         gaps=dict(zip((o.name for o in space.objectives), regrets(lowest, least[np.newaxis]).tolist(), strict=True)),

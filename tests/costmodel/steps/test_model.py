@@ -114,12 +114,6 @@ def test_all_ranks_together_hold_all_parameters():
     assert only.weights == 2 * model.num_parameters
 
 
-@pytest.mark.parametrize(("dimensions", "message"), cases(__file__, "impossible_shapes_are_refused"))
-def test_impossible_shapes_are_refused(dimensions, message):
-    with pytest.raises(DseError, match=message):
-        ModelShape(**{"num_layers": 2, "hidden_size": 64, "num_attention_heads": 8} | dimensions)
-
-
 @pytest.mark.parametrize(("columns", "message"), cases(__file__, "impossible_designs_are_refused"))
 def test_impossible_designs_are_refused(columns, message):
     with pytest.raises(DseError, match=message):

@@ -28,12 +28,10 @@ from costmodel.training.blocks import (
 from costmodel.training.design import sharding_column
 from costmodel.training.kernel_kind import Kernel
 from costmodel.training.kinds import KINDS
-from costmodel.training.run import Run
 from dse.adapters.dfmodel.export import design_sharding, rows_of
 from dse.adapters.dfmodel.files import graph_message, setup_text
 from dse.adapters.dfmodel.graph import Traffic, least_moving
 from dse.adapters.dfmodel.layer import model_graph
-from dse.adapters.simai.design_rows import simai_step
 from tests.support.cases import cases
 from tests.support.runs import ranks_of
 from tests.support.sharded_layer import MODEL, ShardedLayer, check_ranks, shapes
@@ -156,9 +154,6 @@ def test_the_graph_of_a_parallel_block_has_a_split_for_each_kernel(gpt):
 
 
 def test_what_a_profile_has_no_rows_for_it_says(gpt, toy_system):
-    for model in (parallel(gpt), mixed(gpt, 3)):
-        with pytest.raises(DseError, match="AICB's rows are of layers of attention and an MLP, all alike"):
-            simai_step(Run(model, toy_system, DesignPoints.of(tp=2)))
     with pytest.raises(DseError, match="layers of several kinds; DFModel's graph is of one layer"):
         model_graph(mixed(gpt, 3))
     with pytest.raises(DseError, match="mlp_norm_sharding: the model has no such kernel"):

@@ -199,7 +199,7 @@ def test_rows_of_every_layer_that_ships_are_of_known_kinds_and_features():
 @pytest.mark.parametrize(("fields", "message"), cases(__file__, "CONTRADICTIONS"))
 def test_fields_that_contradict_each_other_are_refused(fields, message):
     with pytest.raises(DseError, match=message):
-        ModelShape(**SHAPE, **fields)
+        ModelShape(**SHAPE | fields)
 
 
 def test_a_model_is_printed_with_what_follows_from_it():

@@ -1,11 +1,15 @@
 """Bounds that no design beats: stopped halfway, on spaces whose designs can all be listed."""
 
+from itertools import count
+from signal import default_int_handler as stop
+
 import pytest
 
 from costmodel.errors import DseError
 from dse.api.study import Study
 from dse.cli import main
 from dse.fronts import as_costs
+from dse.searching.bounding import branching
 from dse.searching.exact.certificate import study_bound
 from dse.searching.exact.exact_front import exact_front
 from dse.spaces.space import Space
@@ -34,14 +38,21 @@ def test_a_bound_is_never_above_the_best(tmp_path, monkeypatch, seed):
 
 
 @pytest.mark.slow
-def test_a_bound_says_that_it_is_no_certificate():
+def test_a_bound_says_that_it_is_no_certificate(monkeypatch):
+    """It may be interrupted, which loses no box of the interrupted round."""
     study = Study.open(Space.load("gpt_1t_power_split"), "split", sampler="random")
     study.run(40)
     assert "no certificate" in " ".join(stdout_of("enumerate", "--bound", "split", "--evaluations", "1e4").split())
-    actual = json_of("enumerate", "--bound", "split", "--evaluations", "1e4")["bound"]
+    actual = json_of("enumerate", "--bound", "split", "--evaluations", "1e5")["bound"]
     assert actual["boxes_left"] > 0
     assert all(gap >= 0 for gap in actual["gaps"].values())
     assert main(["enumerate", "gpt_1t_power_split", "--bound", "split"]) == 1
+    explored, calls = branching.explored, count(1)
+    monkeypatch.setattr(branching, "explored", lambda one: explored(one) if next(calls) % 3 else stop(2, None))
+    assert main(["enumerate", "--bound", "split"]) == 130
+    interrupted = study_bound(study)
+    assert interrupted.interrupted
+    assert all(limit <= actual["limits"][name] for name, limit in interrupted.limits.items())
 
 
 def test_spaces_without_bounds_have_none(small_space):

@@ -133,7 +133,8 @@ def test_bounds_rule_out_nothing_of_the_front(seed, monkeypatch):
     everything, bounded = exact_front(space, method="list"), exact_front(space, method="bounds")
     assert members(bounded) == members(everything) != set()
     assert bounded.proof == ("numerical bounds" if seed in UNPROVED else "bounds")
-    best = branching.Search(bounds.problem_of(Pricer.of(space)), Workers(), index=branching.LeastCosts)
+    problem, known = bounds.problem_of(Pricer.of(space)), np.empty((0, len(space.objectives)))
+    best = branching.Search(problem, Workers(), branching.start(problem), known, branching.LeastCosts)
     best.run()
     assert best.costs.min(axis=0).tolist() == everything.costs.min(axis=0).tolist()
 
