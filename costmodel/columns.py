@@ -290,12 +290,6 @@ def in_line(values: FloatArray, shape: tuple[int, ...]) -> FloatArray:
     return np.broadcast_to(values, shape).ravel() if values.size > 1 else values
 
 
-def stacked_columns(columns: Sequence[FloatArray], axes: int) -> FloatArray:
-    """Columns as one array, with room for `axes` axes of machines between; (columns, ..., points)."""
-    stacked = np.stack(np.broadcast_arrays(*columns))
-    return stacked.reshape(len(columns), *[1] * (axes + 2 - stacked.ndim), *stacked.shape[1:])
-
-
 def taken(record: AnyRecord, rows: IntArray | slice) -> AnyRecord:
     """A column, or a record, tuple or list of columns, for some of its points."""
     whole: Any = record

@@ -126,12 +126,6 @@ class Adapter:
     #: Takes the first bytes of a file and returns the kind of other output of the program that it is, else "".
     other_output: str = ""
 
-    def is_model(self, path: Path) -> bool:
-        """True for the path of a model's configuration."""
-        if not self.import_model:
-            return False
-        return path.suffix == self.model_ending or (path.is_dir() and (path / self.model_file).exists())
-
 
 @cache
 def adapters() -> tuple[Adapter, ...]:
@@ -206,9 +200,12 @@ def program_sources() -> Sequence[ProgramSource]:
 
 def model_importer(path: Path) -> Callable[..., Any] | None:
     """The function that reads a model of another program from a path; None where no adapter knows it."""
-    return next(
-        (load(adapter.import_model) for adapter in adapters() if adapter.import_model and adapter.is_model(path)), None
-    )
+    for adapter in adapters():
+        in_folder = path.is_dir() and (path / adapter.model_file).exists()
+        if adapter.import_model and (in_folder or path.suffix == adapter.model_ending):
+            importer: Callable[..., Any] = load(adapter.import_model)
+            return importer
+    return None
 
 
 def measurement_reader(kind: str) -> Callable[..., Any]:

@@ -39,13 +39,13 @@ class Profile:
 
 
 #: Native rules for kinds of work that were registered, by their names.
-_REGISTERED_WORK: Final[dict[str, Rules[Any]]] = {}
+REGISTERED_WORK: Final[dict[str, Rules[Any]]] = {}
 
 
 def _native() -> Sequence[Rules[Any]]:
     from costmodel.rules.rules import RULES
 
-    return (*RULES, *_REGISTERED_WORK.values())
+    return (*RULES, *REGISTERED_WORK.values())
 
 
 #: The profile where none is named.
@@ -60,13 +60,13 @@ _SHIPPED: Final = {
 sources: Final[list[Callable[[], Sequence[Profile]]]] = []
 
 #: Profiles that users registered, by name.
-_REGISTERED: Final[dict[str, Profile]] = {}
+REGISTERED: Final[dict[str, Profile]] = {}
 
 
 def profiles() -> Mapping[str, Profile]:
     """All profiles by name: the built-in ones, and those that were registered."""
     added = {profile.name: profile for source in sources for profile in source()}
-    return {**_SHIPPED, **added, **_REGISTERED}
+    return {**_SHIPPED, **added, **REGISTERED}
 
 
 def design_profiles() -> tuple[str, ...]:
@@ -84,12 +84,12 @@ def register_profile(profile: Profile) -> None:
     profile : Profile
         Its `designs` gives the rules; one of that name that was registered before is replaced.
     """
-    if profile.name in profiles() and profile.name not in _REGISTERED:
+    if profile.name in profiles() and profile.name not in REGISTERED:
         raise DseError(f"profile {profile.name!r}: is built in; choose another name")
     rules = profile.designs() if profile.designs else ()
     columns = {name for rule in rules for name in rule.domains} - {*_native_domains()}
     works = tuple(one.work.name for one in rules)
-    _REGISTERED[profile.name] = replace(profile, works=works, own_columns=tuple(sorted(columns)))
+    REGISTERED[profile.name] = replace(profile, works=works, own_columns=tuple(sorted(columns)))
 
 
 def register_work(rules: Rules[Any]) -> None:
@@ -108,20 +108,10 @@ def register_work(rules: Rules[Any]) -> None:
     if any(work.name == rules.work.name for rules in RULES):
         raise DseError(f"work {work.name!r}: is built in; choose another name")
     WORKS[work.name] = work
-    _REGISTERED_WORK[work.name] = rules
+    REGISTERED_WORK[work.name] = rules
     native = _SHIPPED[NATIVE]
     _SHIPPED[NATIVE] = replace(native, works=(*dict.fromkeys((*native.works, work.name)),))
     _native_domains.cache_clear()
-
-
-def registered_work(name: str) -> Rules[Any] | None:
-    """The registered native rules for a kind of work, None for built-in work."""
-    return _REGISTERED_WORK.get(name)
-
-
-def registered(name: str) -> Profile | None:
-    """The registered profile of that name, None for a built-in one."""
-    return _REGISTERED.get(name)
 
 
 def profile_named(name: str) -> Profile:

@@ -283,8 +283,8 @@ def assemble_breakdown(
     )
 
 
-def young_interval(checkpoint_time: FloatArray, mtbf: FloatArray) -> FloatArray:
-    """Useful time between checkpoints that loses least, to first order [Young1974]_.
+def daly_interval(checkpoint_time: FloatArray, mtbf: FloatArray) -> FloatArray:
+    """Useful time between checkpoints that loses least, also where failures are frequent [Daly2006]_.
 
     Parameters
     ----------
@@ -297,31 +297,16 @@ def young_interval(checkpoint_time: FloatArray, mtbf: FloatArray) -> FloatArray:
     -------
     interval : (points,) array
         [s]
-    """
-    return np.asarray(np.sqrt(2 * checkpoint_time * mtbf))
-
-
-def daly_interval(checkpoint_time: FloatArray, mtbf: FloatArray) -> FloatArray:
-    """Useful time between checkpoints that loses least, also where failures are frequent [Daly2006]_.
-
-    Parameters
-    ----------
-    checkpoint_time, mtbf
-        As for `young_interval`. [s]
-
-    Returns
-    -------
-    interval : (points,) array
-        [s]
 
     Notes
     -----
     Equation 37 there, a series for where `daly_goodput` is highest: within 0.02 % of the best goodput while a
-    checkpoint takes no longer than the mean time between failures, within 0.15 % always.
+    checkpoint takes no longer than the mean time between failures, within 0.15 % always. The first factor is the
+    interval to first order [Young1974]_.
     """
     share = np.minimum(checkpoint_time / (2 * mtbf), 1.0)
     higher_order = 1 + np.sqrt(share) / 3 + share / 9
-    interval = young_interval(checkpoint_time, mtbf) * higher_order - checkpoint_time
+    interval = np.sqrt(2 * checkpoint_time * mtbf) * higher_order - checkpoint_time
     return np.asarray(np.where(checkpoint_time < 2 * mtbf, interval, mtbf))
 
 
@@ -334,8 +319,10 @@ def daly_goodput(
     ----------
     interval : (points,) array
         Useful time between two checkpoints. [s]
-    checkpoint_time, mtbf
-        As for `young_interval`. [s]
+    checkpoint_time : (points,) array
+        That training stands still for one checkpoint. [s]
+    mtbf : (points,) array
+        Mean time between failures of the whole machine. [s]
     restart_time : (points,) array
         From a failure to the first new step: detection, another node, reading the checkpoint. [s]
 

@@ -35,7 +35,7 @@ from itertools import product
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, chosen, grouped, largest, stacked_columns, taken
+from costmodel.columns import BoolArray, FloatArray, chosen, grouped, largest, taken
 from costmodel.kernels.collectives import COSTS_AS, collective, input_bytes
 from costmodel.kernels.kernel_cost import Item, Items, KernelCost, added, quantities_of, traffic_energy, weighted_sum
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
@@ -119,8 +119,9 @@ class ReplicaCollectives:
         self._costs: dict[_Key, KernelCost] = {}
         for (name, *_), keys in of_group.items():
             exchange, parameters = exchanges[keys[0]]
-            stacked = stacked_columns([messages[key] for key in keys], axes)
-            cost = collective(name, stacked, parameters.group(exchange), tiers)
+            stacked = np.stack(np.broadcast_arrays(*(messages[key] for key in keys)))
+            apart = stacked.reshape(len(keys), *[1] * (axes + 2 - stacked.ndim), *stacked.shape[1:])
+            cost = collective(name, apart, parameters.group(exchange), tiers)
             energy = traffic_energy(cost.bytes_sent, tiers)
             for key, time, joules in zip(keys, cost.time, energy, strict=True):
                 self._costs[key] = KernelCost(time=time, link_energy=joules)

@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -253,11 +252,6 @@ def mtp_layer(*layers: Layer) -> Layer:
     """The layer of a multi-token prediction module: a join, then the blocks of some layers."""
     join = STREAMS_JOIN if head_of(layers[-1].blocks) == STREAMS_HEAD else MTP_JOIN
     return Layer((join, *(block for layer in layers for block in layer.blocks)))
-
-
-def sequence_of(kinds: Iterable[LayerKind]) -> tuple[tuple[Layer, float], ...]:
-    """Kinds of layers, and how many of each follow one another."""
-    return tuple((layer_of(kind), float(len([*same]))) for kind, same in groupby(kinds))
 
 
 #: Layouts of an activation of (tokens, features): whole on every rank, split by tokens, split by features,

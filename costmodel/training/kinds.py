@@ -337,24 +337,6 @@ def kept_mask(rank: RankSizes, kernel: Kernel) -> FloatArray:
     return np.asarray(rank.tokens * rank.model.features[kernel.makes] * (1.0 if rank.model.dropout else 0.0))
 
 
-def over_output(forward: ElementCost, backward: ElementCost) -> PointwiseWork:
-    """Passes over a rank's share of a kernel's output, by the cost of each element."""
-    costs = forward, backward
-    return lambda rank, kernel: both_passes(
-        rank, kernel.name, costs, rank.tokens * rank.model.features[kernel.makes] / rank.design.shards(kernel)
-    )
-
-
-def over_copies(forward: ElementCost, backward: ElementCost, *, sorts: bool = False) -> PointwiseWork:
-    """Passes over copies of tokens that experts receive, by the cost of each element; `sorts` if they sort them."""
-
-    def passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
-        copies = rank.expert_tokens * rank.model.features[kernel.makes] / rank.design.etp
-        return both_passes(rank, kernel.name, (forward, backward), copies, sorts=sorts)
-
-    return passes
-
-
 #: Answers of single kinds that are one expression; `kinds.yaml` describes them.
 _SHORT: Final[Mapping[str, Callable[..., Any]]] = {
     "state_of_mamba": partial(linear_state, of_mamba=True),
@@ -452,11 +434,20 @@ def _function(word: str | None) -> Any:
 
 
 def _pointwise(answer: str | Mapping[str, Any]) -> PointwiseWork:
-    """Passes over elements, by a function or by the costs of an element."""
+    """Passes over elements by a function, or by the costs of an element of an output, or of copies for experts."""
     if isinstance(answer, str):
         return cast(PointwiseWork, _function(answer))
-    costs = [ElementCost(*cost) for cost in answer.get("output", answer.get("copies"))]
-    return over_output(*costs) if "output" in answer else over_copies(*costs, sorts=answer.get("sorts", False))
+    of_output, sorts = "output" in answer, answer.get("sorts", False)
+    forward, backward = (ElementCost(*cost) for cost in answer["output" if of_output else "copies"])
+
+    def passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
+        tokens, ranks = (
+            (rank.tokens, rank.design.shards(kernel)) if of_output else (rank.expert_tokens, rank.design.etp)
+        )
+        elements = tokens * rank.model.features[kernel.makes] / ranks
+        return both_passes(rank, kernel.name, (forward, backward), elements, sorts=sorts)
+
+    return passes
 
 
 def _kind(name: str, row: dict[str, Any]) -> KernelKind:

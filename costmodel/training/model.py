@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import groupby
 
 from costmodel.columns import short_repr
 from costmodel.errors import DseError
-from costmodel.training.blocks import SWITCHES, Block, Layer, LayerKind, head_of, layer_of, mtp_layer, sequence_of
+from costmodel.training.blocks import SWITCHES, Block, Layer, LayerKind, head_of, layer_of, mtp_layer
 from costmodel.training.dimensions import ModelDimensions, Sizes
 from costmodel.training.kernel_kind import Kernel
 
@@ -193,7 +194,8 @@ def resized(model: ModelShape, sizes: Sizes) -> ModelShape:
 def layer_sequence(model: ModelShape) -> tuple[tuple[Layer, float], ...]:
     """Kinds of layers and how many of each follow one another, by the fields of a model."""
     layers = [model.letters[letter] for letter in model.layer_order] or layers_by_fields(model)
-    return sequence_of(layer_kind(model, *layer) for layer in layers)
+    runs = groupby(layer_kind(model, *layer) for layer in layers)
+    return tuple((layer_of(kind), float(len([*same]))) for kind, same in runs)
 
 
 def layers_by_fields(model: ModelShape) -> list[tuple[str, str, Sizes]]:

@@ -254,6 +254,8 @@ def current_options(words: Sequence[str], known: Collection[str]) -> list[str]:
     >>> current_options(["--seq", "8k", "--tp=8", "--json"], {"--seq-len", "--set", "--format"})
     ['--seq-len', '8k', '--set', 'tp=8', '--format', 'json']
     """
+    from costmodel.formats.shipped import spellings
+
     options: list[str] = []
     rest = list(words)
     while rest:
@@ -263,7 +265,7 @@ def current_options(words: Sequence[str], known: Collection[str]) -> list[str]:
             options += ["--quantized-base", "nf4"]
         if not name.startswith("-") or name in known:
             options.append(word)
-        elif target := usual_option(name, known):
+        elif target := next((usual for usual in spellings("options").get(name, "").split() if usual in known), ""):
             options += [target, value] if equals else [target]
         elif name in FORMATS and "--format" in known:
             options += ["--format", name.removeprefix("--")]
@@ -274,13 +276,6 @@ def current_options(words: Sequence[str], known: Collection[str]) -> list[str]:
         else:
             options.append(word)
     return options
-
-
-def usual_option(option: str, known: Collection[str]) -> str:
-    """The option of a command that a usual spelling stands for; "" if there is none."""
-    from costmodel.formats.shipped import spellings
-
-    return next((spelling for spelling in spellings("options").get(option, "").split() if spelling in known), "")
 
 
 def design_column(option: str) -> str:

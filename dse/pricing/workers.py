@@ -19,7 +19,7 @@ from random import Random
 from typing import Any, Literal, TypeVar
 
 from costmodel.errors import DseError, ParameterError
-from costmodel.rules.registry import Profile, register_profile, register_work, registered, registered_work
+from costmodel.rules.registry import REGISTERED, REGISTERED_WORK, Profile, register_profile, register_work
 from costmodel.rules.rules import Rules, WorkloadRules
 from dse.pricing.evaluated import rules_for
 from dse.spaces.formulas.expressions import OWN, UnitFunction
@@ -74,9 +74,8 @@ class Pricer:
         return cls(space, rules or rules_for(space))
 
     def __reduce__(self) -> tuple[Callable[..., Pricer], tuple[object, ...]]:
-        work = registered_work(self.space.workload.work.name)
-        functions = self.space.own_functions, registered(self.rules.profile), work
-        return _sent_pricer, (self.space.text, self.rules.profile, *functions, self.digest)
+        registered = REGISTERED.get(self.rules.profile), REGISTERED_WORK.get(self.space.workload.work.name)
+        return _sent_pricer, (self.space.text, self.rules.profile, self.space.own_functions, *registered, self.digest)
 
     @cached_property
     def digest(self) -> str:

@@ -33,9 +33,9 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 67_020),
-    ("costmodel dse", "dse.adapters", 45_048),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_536),
+    ("costmodel dse", "", 66_958),
+    ("costmodel dse", "dse.adapters", 44_986),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_505),
     ("dse.searching dse.storage", "", 6_697),
     ("dse.adapters", "", 21_972),
     ("dse.adapters.xla", "", 6_461),

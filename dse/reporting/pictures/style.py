@@ -14,6 +14,7 @@ from itertools import cycle
 from typing import Any, Final
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from costmodel.columns import FloatArray
@@ -121,18 +122,10 @@ def axis(name: str, unit: str, *, log: bool = False, **more: Any) -> alt.Axis:
     return alt.Axis(title=words(name), labelExpr=shown, labelOverlap="greedy", **{"tickCount": 6, **more})
 
 
-def far_apart(values: Sequence[float]) -> bool:
-    """True if values need a logarithmic axis.
-
-    >>> far_apart([1.0, 8.0]), far_apart([0.0, 8.0]), far_apart([])
-    (True, False, False)
-    """
-    return bool(values) and min(values) > 0 and max(values) >= FAR_APART * min(values)
-
-
 def quantity(field: str, name: str, unit: str, values: Any, *, zero: bool = False) -> dict[str, Any]:
     """Axis and scale of a column that holds a quantity, as arguments of ``alt.X`` and ``alt.Y``."""
-    log = far_apart([float(value) for value in values])
+    numbers = np.asarray(values, dtype=float)
+    log = bool(numbers.size and numbers.min() > 0 and numbers.max() >= FAR_APART * numbers.min())
     scale = alt.Scale(type="log" if log else "linear", zero=zero and not log, nice=False, padding=14)
     return {"shorthand": f"{field}:Q", "scale": scale, "axis": axis(name, unit, log=log), "title": words(name)}
 

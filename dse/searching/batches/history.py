@@ -30,7 +30,7 @@ from dse.searching.samplers.archive import Archive, DesignShare, Key, Known, bas
 from dse.searching.samplers.exact_search import WINNERS, InnerSearch, WholeDesign, winner_values
 from dse.searching.samplers.samplers import LegalSampler, SpaceExhausted, legal_sampler
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED, FOUND, ScreeningSampler
-from dse.searching.trials.trial_table import BREAKDOWN, finite, is_feasible, lesson, stored_winners, trial_attributes
+from dse.searching.trials.trial_table import BREAKDOWN, finite, lesson, stored_winners, trial_attributes
 from dse.spaces.sections.parameters import Direction
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Moment, Store, StoredStudy
@@ -453,7 +453,7 @@ class History:
             self._memories.pop(batch.number - 2 * self.plan.concurrency + 1, None)
         keys = [self.space.outer.key(trial.params) for trial in finished]
         values = np.array([trial.values for trial in finished])
-        feasible = np.array([is_feasible(trial) for trial in finished])
+        feasible = np.array([all(excess <= 0 for excess in trial.constraints.values()) for trial in finished])
         numbers = np.arange(len(finished))
         winners = {number: trial.user_attrs.get(WINNERS, ()) for number, trial in enumerate(finished)}
         self._count(keys, TrialColumns(numbers, numbers, values, feasible), winners)

@@ -59,11 +59,6 @@ def check_trials(trials: Iterable[FrozenTrial]) -> None:
         operator.index(attributes.get(DESIGNS_PRICED, 0))
 
 
-def is_feasible(trial: FrozenTrial) -> bool:
-    """True if a finished trial satisfies every limit."""
-    return all(violation <= 0 for violation in trial.constraints.values())
-
-
 def lesson(trial: FrozenTrial) -> FrozenTrial:
     """A trial without the attributes that samplers do not read."""
     learned = copy(trial)

@@ -58,7 +58,7 @@ def prefill(run: Run[ModelShape, DesignPoints]) -> Prefill:
 def space(monkeypatch) -> Iterator[Space]:
     """A space of another kind of work that is done with a model that is trained too."""
     monkeypatch.setattr(registry, "_SHIPPED", dict(registry._SHIPPED))
-    monkeypatch.setattr(registry, "_REGISTERED_WORK", {})
+    monkeypatch.setattr(registry, "REGISTERED_WORK", {})
     monkeypatch.setattr(work, "WORKS", dict(work.WORKS))
     kind = KindOfWork("prefill", "reading prompts", ModelShape, Prefill)
     register_work(Rules(work=kind, design=DesignPoints, cost=prefill))

@@ -8,7 +8,7 @@ import pytest
 
 import dse
 from costmodel.kernels.collectives import RING
-from costmodel.rules.registry import _REGISTERED, NATIVE, Profile, profile_named, register_profile
+from costmodel.rules.registry import NATIVE, REGISTERED, Profile, profile_named, register_profile
 from dse.cli import main
 from dse.spaces.formulas.expressions import OWN
 from tests.support.cases import by_table
@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "python.md"
 @pytest.fixture(autouse=True)
 def _nothing_stays():
     """Functions, profiles and algorithms that a test makes known are unknown to the next."""
-    before = [(known, dict(known)) for known in (OWN, _REGISTERED, RING)]
+    before = [(known, dict(known)) for known in (OWN, REGISTERED, RING)]
     yield
     for known, earlier in before:
         known.clear()
