@@ -7,7 +7,7 @@ start MaxText state them behind its configuration (`base.yml KEY=VALUE ...`), pe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from math import gcd, lcm, log2, prod
 from pathlib import Path
@@ -216,8 +216,8 @@ def _read_numerics(given: Mapping[str, Any], gate: str) -> Numerics:
     scaling |= {"gate": "geglu" if gate == KEYS["gates"]["geglu"] else "swiglu"}
     scaling |= {"rotary_interleaved": bool(given.get("rope_interleave", True)) if latent else False}
     if style == "llama4":
-        scaling |= {"no_rope_every": float(given.get("nope_layer_interval", 0))}
-        scaling |= {"qk_l2_norm": bool(given.get("use_qk_norm"))}
+        every, normed = float(given.get("nope_layer_interval", 0)), bool(given.get("use_qk_norm"))
+        scaling |= {"no_rope_every": every, "qk_l2_norm": normed}
     return Numerics(
         **{**plain, **scaling, **KEYS["implied"].get(style, {})},
         glu_clamp=max(float(given.get("mlp_activations_limit", 0.0)), 0.0),
@@ -326,17 +326,16 @@ def _settings(path: Path) -> tuple[dict[str, Any], Slices]:
     Raises `DseError` if no command has a configuration, or the script does not decide a value.
     """
     if path.is_file() and not _COMMAND.search(text := launch_text(path)):
-        return parse(text, str(path)).data, _slices(text)
+        return _with_base(path, str(path)), _slices(text)
     script, _ = followed(path, None)
     for words in sorted(script.commands, key=lambda words: sum("=" in word for word in words), reverse=True):
         at = next((at for at, word in enumerate(words) if at and word.endswith((".yml", ".yaml"))), 0)
         if not at or not re.search("maxtext", " ".join(words[:at]), re.IGNORECASE):
             continue
-        file, keys = script.located(words[at]), dict[str, Any]()
-        if file:
-            keys = parse(launch_text(file), file.name).data
-        elif Path(words[at]).name != "base.yml":
+        file = script.located(words[at])
+        if not file and Path(words[at]).name != "base.yml":
             raise DseError(f"it reads {words[at]}, which is not there")
+        keys = _with_base(file, file.name) if file else {}
         for name, equals, value in (word.partition("=") for word in words[at + 1 :]):
             if equals and "$" in value and not re.search(r"(path|dir|directory|name|token|bucket|file)$", name):
                 raise DseError(f"{name} {value}: no line of the script sets it; quote its call: 'NAME=8 train.sh'")
@@ -344,6 +343,17 @@ def _settings(path: Path) -> tuple[dict[str, Any], Slices]:
             keys |= {name: re.findall(r"[^][',\"\s]+", value) if is_list else scalar(value)} if equals else {}
         return keys, _slices(" ".join([*words[:at], launch_text(script_file(path))]))
     raise DseError("no command in it starts MaxText with a configuration, such as base.yml KEY=VALUE")
+
+
+def _with_base(file: Path, name: str, extending: Sequence[Path] = ()) -> dict[str, Any]:
+    """Keys of a configuration and of those that it extends, up to base.yml. Raises `DseError` if one is not there."""
+    keys = parse(launch_text(file), name).data
+    if Path(base := str(keys.get("base_config") or "base.yml")).name == "base.yml":
+        return keys
+    extended = [folder / base for folder in file.absolute().parents if (folder / base).is_file()]
+    if not extended or extended[0] in extending:
+        raise DseError(f"base_config {base}: expected a file in the folder of {file.name}, or above")
+    return {**_with_base(extended[0], base, [*extending, extended[0]]), **keys}
 
 
 def _slices(text: str) -> Slices:
@@ -373,6 +383,9 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         keys = {key: of_kind(key, value, kinds[key]) if key in kinds else value for key, value in given.items()}
         if not any(str(key).startswith(("ici_", "dcn_", "base_", "global_par")) or key == "model_name" for key in keys):
             raise DseError("no key of MaxText's model or mesh in it")
+        stated = {**(keys.get("lora") or {}), **keys}
+        if other := [f"{key}: {text}" for key, text in KEYS["others"].items() if stated.get(key)]:
+            raise DseError(f"{other[0]}; dse reads training of one model")
         model = keys_model(keys, re.sub(r"\W+", "_", file.stem))
         design = _read_mesh(keys, slices._replace(chips=chips or slices.chips))
         design |= {"etp": design["tp"]} | _read_training(keys, design, model, slices.devices)

@@ -28,9 +28,10 @@ from dse.launches.adapters import named_targets
 from dse.launches.launch import Launch, NotExpressible, even_or_written
 from dse.spaces.sections.frameworks import is_same
 
-#: Most steps of reading a module, and numbers that arithmetic may give. [-]
+#: Most steps of reading a module, numbers that arithmetic may give, and dots in a line. [-]
 MOST_STEPS: Final = 100_000
 MOST: Final = 2**53
+MOST_DOTS: Final = 5_000
 
 
 @dataclass
@@ -53,10 +54,6 @@ class Call:
         if isinstance(value, Call) and value.name.endswith(("Config", "model_registry", name)):
             return value
         raise DseError(f"{name}: expected a configuration that dse can follow")
-
-
-#: Most dots in a line of a module.
-MOST_DOTS: Final = 5_000
 
 
 class PythonFunctions:

@@ -361,6 +361,7 @@ SHORT = cases(__file__, "SHORT") | {"torchtitan": CONFIGURATIONS, "megatron": SC
 def test_a_value_that_a_framework_does_not_have_is_refused_or_named(form, before, after, message, tmp_path):
     assert before in SHORT[form]
     path, part = tmp_path / f"a{launch_forms()[form].ending}", ":on_64" if form == "torchtitan" else ""
+    (tmp_path / "extended.yml").write_text("mu_dtype: bfloat16\n")
     path.write_text(SHORT[form].replace(before, after, 1))
     with pytest.raises(DseError, match=re.escape(message)):
         raise DseError(" ".join(read_launch(Path(f"{path}{part}"), form, 64 if form != "megatron" else None)[1]))
@@ -370,10 +371,9 @@ def test_functions_of_a_module_are_read_and_not_run(tmp_path):
     path, made = tmp_path / "configs.py", tmp_path / "made"
     path.write_text(CONFIGURATIONS + f"\nopen({str(made)!r}, 'w')\n")
     launch, [] = torchtitan.read_script(Path(f"{path}:on_64"))
-    assert (launch.model.name, launch.world_size, launch.global_batch_size) == ("llama3_8b", 64, 128)
     columns = ("tp", "dp", "micro_batch_size", "recompute", "cuda_graphs")  # disable_cuda_graphs is False by default
-    assert [launch[name] for name in columns] == [2, 32, 2, "full", "full_iteration"]
-    assert not made.exists()
+    stated = [launch.model.name, launch.world_size, launch.global_batch_size, *(launch[name] for name in columns)]
+    assert [*stated, made.exists()] == ["llama3_8b", 64, 128, 2, 32, 2, "full", "full_iteration", False]
     with pytest.raises(DseError, match=r"several configurations: name one as FILE\.py:NAME, of base, on_64"):
         torchtitan.read_script(path)
     with pytest.raises(DseError, match="does not say on how many chips; name them with --gpus N"):
@@ -386,8 +386,8 @@ def test_maxtext_has_the_numerics_of_a_model_and_reads_the_rest_as_base_yml_has_
     assert [settings[key] for key in ("rope_type", "normalization_layer_epsilon")] == ["yarn", 1e-6]
     on_tpus = Launch.of(load_model("llama3_8b"), {"cp": 4, "cp_communication": "p2p", "zero": 3}, 256)
     assert yaml.safe_load(maxtext.script(on_tpus)[0])["use_tokamax_splash"]  # which types.py asks for
-    text = "model_name: llama3-8b\nici_fsdp_parallelism: 16\ndcn_data_parallelism: 2\n"
-    launch, _ = read_text(maxtext, text, tmp_path)
+    meshed = "model_name: llama3-8b\nici_fsdp_parallelism: 16\ndcn_data_parallelism: 2"
+    launch, _ = read_text(maxtext, meshed, tmp_path)
     assert (launch.model.name, launch.model.seq_len, launch["micro_batch_size"]) == ("llama3_8b", 2048, 12)
     assert (launch.world_size, launch.zero_stage, launch["shard_replicas"]) == (32, 3, 2)
 

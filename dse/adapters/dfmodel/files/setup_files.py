@@ -52,9 +52,7 @@ _UNKNOWN = re.compile(r'Message type "costmodel\.dfmodel\.(\w+)" has no field na
 def is_setup(data: bytes) -> bool:
     """True if the content of a file looks like a set-up of DFModel, as text or binary."""
     text = as_text(data)
-    if text is None:
-        return bool(data)
-    return _BLOCK.search(text) is not None and _SCHEMA.search(text) is None
+    return bool(data) if text is None else _BLOCK.search(text) is not None and not _SCHEMA.search(text)
 
 
 def profile_of(path: Path) -> str:

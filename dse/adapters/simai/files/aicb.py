@@ -361,9 +361,8 @@ def reached_bandwidths(report: SimaiReport, took: FloatArray, rules: Revision) -
 
 def number(value: float, rules: Revision, *, decimals: int = 0) -> str:
     """A number of a row."""
-    if not rules.overlaps:
-        return f"{value:f}"
-    return f"{value:.{decimals}f}" if decimals else shown(value)
+    places = decimals if rules.overlaps else 6
+    return f"{value:.{places}f}" if places else shown(value)
 
 
 def shown(value: float) -> str:

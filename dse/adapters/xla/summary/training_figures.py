@@ -285,9 +285,7 @@ class OptimizerRules:
             not (data_flow.is_constant(data_flow.behind(source)) or data_flow.collected(source))
             for source in step.reads
         ]
-        if step.opcode == "divide":
-            return not arrays[1]
-        return step.opcode != "multiply" or sum(arrays) < 2
+        return not arrays[1] if step.opcode == "divide" else step.opcode != "multiply" or sum(arrays) < 2
 
     def _decays(self, weight: Instruction, steps: set[FlowStep]) -> bool:
         """True if a weight times a number is added to a value that depends on moments."""

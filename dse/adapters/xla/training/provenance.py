@@ -502,9 +502,7 @@ def _named(name: str, *, after_gradient: bool) -> Phase | None:
     if _BACKWARD.search(name):
         in_region = _REPEATED_REGION.search(name) and not after_gradient
         return "recompute" if in_region or _REPEATED.search(name) else "backward"
-    if _REPEATED.search(name):
-        return "recompute"
-    return "forward" if "jvp" in name else None
+    return "recompute" if _REPEATED.search(name) else "forward" if "jvp" in name else None
 
 
 def _by_reads(steps: Sequence[FlowStep], passes: StepPasses) -> Phase | None:
@@ -521,6 +519,4 @@ def _by_reads(steps: Sequence[FlowStep], passes: StepPasses) -> Phase | None:
 def part(kernel: HloKernel) -> str:
     """The part of a transformer that a kernel belongs to: "embedding", "encoder", or else "head"."""
     name = kernel.instruction.op_name
-    if _EMBEDDING.search(name):
-        return "embedding"
-    return "encoder" if _LAYERS.search(name) else "head"
+    return "embedding" if _EMBEDDING.search(name) else "encoder" if _LAYERS.search(name) else "head"
