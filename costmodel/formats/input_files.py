@@ -1,6 +1,8 @@
 """Input files, read strictly: of bounded size, unpacked by gzip, YAML with the line of each mistake.
 
-Scalars follow YAML 1.2 rather than 1.1: ``1e12`` is a number; ``on``, ``yes`` and ``12:30`` are words.
+`parse` turns a text into a `Section`, which readers ask for one key after the other. A mistake is noted with its line,
+and the reader goes on with a stand-in: one run reports all mistakes of a file. Scalars follow YAML 1.2 rather than 1.1:
+``1e12`` is a number; ``on``, ``yes`` and ``12:30`` are words. Aliases are refused, since they let a small file grow.
 """
 
 from __future__ import annotations

@@ -72,24 +72,11 @@ def slowest_level(traffic: Sequence[FloatArray], levels: Sequence[MemoryLevel], 
 
 
 def pointwise_time(kernels: Pointwise, system: System) -> tuple[FloatArray, BoolArray]:
-    """Time of kernels that read and write the farthest level once.
+    """Time of kernels that read and write the farthest level once, and where memory sets it. [s], [-]
 
-    Parameters
-    ----------
-    kernels : Pointwise
-        Bytes and work of each, (points, kernels). [B], [FLOP]
-    system : System
-        Machine.
+    Both are (points, kernels). The time is that of the slower of the vector lanes and the memory, plus the launch; an
+    absent kernel takes none.
 
-    Returns
-    -------
-    time : (points, kernels) array
-        The slower of the vector lanes and the memory, plus the launch; 0 for an absent kernel. [s]
-    memory_bound : (points, kernels) array
-        Whether the memory is the slower. [-]
-
-    Notes
-    -----
     A framework that fuses less runs `Software.pointwise_kernels` in place of each. Rows that are sorted on the way move
     at `Chip.sorting_efficiency` of the rate of others, casts at `Chip.cast_efficiency`; a cast also has its floor.
     """

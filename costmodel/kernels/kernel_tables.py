@@ -187,10 +187,7 @@ def _in_order(terms: Iterable[FloatArray], shape: tuple[int, ...]) -> FloatArray
 class KernelSums:
     """Sums over some kernels of several quantities, all at once; each adds up as `total` does.
 
-    Parameters
-    ----------
-    quantities : mapping of str to sequence of (..., points, kernels) array
-        Name -> factors of a quantity, multiplied from left to right. [any]
+    `quantities` has, by name, the factors of each, (..., points, kernels), multiplied from left to right. [any]
     """
 
     def __init__(self, quantities: Mapping[str, Sequence[FloatArray]]) -> None:

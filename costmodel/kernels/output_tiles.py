@@ -159,13 +159,6 @@ def useful_edges(system: System, element_bytes: FloatArray | float) -> tuple[flo
 
     They are powers of two: from the smallest tile of the block from which on a core takes one cycle for each
     element of k, to the largest tile for which all cores together have on-chip memory.
-
-    Parameters
-    ----------
-    system : System
-        Machines, (points,).
-    element_bytes : (points,) array or float
-        Size of an operand's element. [B]
     """
     cores, scale = Cores.of(system, element_bytes), 1.0
     while np.max(cores.cycles(scale * cores.edge / 2, scale * cores.edge)) > 1 or (

@@ -524,14 +524,9 @@ class GemmReloads:
 
 
 def gemm_reloads(run: RankRun) -> GemmReloads:
-    """Reads of each operand of each product from each memory level.
+    """Reads of each operand of each product from each memory level, of designs with explicit tiles.
 
-    Parameters
-    ----------
-    run : RankRun
-        Model, machines and designs with explicit tiles (`costmodel.resolve_tiling`), (points,).
-
-    Raises `ValueError` if the tiles of a product are free.
+    Raises `ValueError` if the tiles of a product are free: `costmodel.resolve_tiling` makes them explicit.
     """
     gemms = transformer_gemms(run).present()
     edges = explicit_edges(run, gemms.labels)

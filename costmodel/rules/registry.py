@@ -1,6 +1,8 @@
-"""Every profile: rules by which designs or files are evaluated, by name.
+"""Profiles by name: the rules by which designs or files are evaluated.
 
-Importing this loads no rules: they come when they are first asked for.
+The native profile is built in, adapters add theirs (`sources`), and users register more. `design_rules` finds the rules
+of a profile for a kind of work, such as the training of a transformer. A profile loads its rules when they are first
+needed, so that importing this module loads none.
 """
 
 from __future__ import annotations
@@ -77,12 +79,9 @@ def design_profiles() -> tuple[str, ...]:
 def register_profile(profile: Profile) -> None:
     """Make a profile known by its name, in this process and to workers that evaluate designs for it.
 
-    Raises `DseError` if a built-in profile has that name.
+    Its `designs` gives the rules. A profile of that name that was registered before is replaced.
 
-    Parameters
-    ----------
-    profile : Profile
-        Its `designs` gives the rules; one of that name that was registered before is replaced.
+    Raises `DseError` if a built-in profile has that name.
     """
     if profile.name in profiles() and profile.name not in REGISTERED:
         raise DseError(f"profile {profile.name!r}: is built in; choose another name")
@@ -95,12 +94,9 @@ def register_profile(profile: Profile) -> None:
 def register_work(rules: Rules[Any]) -> None:
     """Make a kind of work known by its name, in this process and to workers that evaluate designs for it.
 
-    Raises `DseError` if built-in work has that name.
+    `rules` are the native rules for it; those of a name that was registered before are replaced.
 
-    Parameters
-    ----------
-    rules : Rules
-        The native rules for it; those of a name that was registered before are replaced.
+    Raises `DseError` if built-in work has that name.
     """
     from costmodel.rules.rules import RULES, WORKS
 

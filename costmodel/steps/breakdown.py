@@ -241,18 +241,10 @@ def assemble_breakdown(
     parts: Mapping[str, FloatArray], system: System, *, world_size: FloatArray, tokens: FloatArray,
     model_flops: FloatArray,
 ) -> Breakdown:  # fmt: skip
-    """The table of a step from its parts.
+    """The table of a step of `world_size` chips from its parts.
 
-    Parameters
-    ----------
-    parts : mapping of (points,) arrays
-        Columns that `PARTS` and `BOUNDS` name, except `idle_energy`; those left out are 0. [s], [B], [J]
-    system : System
-        Machine.
-    world_size : (points,) array
-        Chips. [-]
-    tokens, model_flops : (points,) array
-        Of a step. [-], [FLOP]
+    `parts` are columns that `PARTS` and `BOUNDS` name, (points,) each, except `idle_energy`; those left out are 0. [s],
+    [B], [J] `tokens` [-] and `model_flops` [FLOP] are those of a step, (points,).
     """
     zero = np.zeros_like(world_size)
     names = [name for names in (*PARTS.values(), BOUNDS) for name in names]
@@ -284,25 +276,11 @@ def assemble_breakdown(
 
 
 def daly_interval(checkpoint_time: FloatArray, mtbf: FloatArray) -> FloatArray:
-    """Useful time between checkpoints that loses least, also where failures are frequent [Daly2006]_.
+    """Useful time between checkpoints that loses least, also where failures are frequent [Daly2006]_; (points,). [s]
 
-    Parameters
-    ----------
-    checkpoint_time : (points,) array
-        That training stands still for one checkpoint. [s]
-    mtbf : (points,) array
-        Mean time between failures of the whole machine. [s]
-
-    Returns
-    -------
-    interval : (points,) array
-        [s]
-
-    Notes
-    -----
-    Equation 37 there, a series for where `daly_goodput` is highest: within 0.02 % of the best goodput while a
-    checkpoint takes no longer than the mean time between failures, within 0.15 % always. The first factor is the
-    interval to first order [Young1974]_.
+    Arguments are those of `daly_goodput`. Equation 37 there, a series for where the goodput is highest: within 0.02 %
+    of the best while a checkpoint takes no longer than the mean time between failures, within 0.15 % always. Its first
+    factor is the interval to first order [Young1974]_.
     """
     share = np.minimum(checkpoint_time / (2 * mtbf), 1.0)
     higher_order = 1 + np.sqrt(share) / 3 + share / 9

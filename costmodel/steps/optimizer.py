@@ -39,18 +39,8 @@ def optimizer_step(
 ) -> KernelCost:
     """Gradient clipping, with the all-reduce of its norm over all ranks, and the update of owned weights.
 
-    Parameters
-    ----------
-    owned : (points,) array
-        Parameters that a rank updates. [-]
-    system : System
-        Machine.
-    everyone : Group
-        All ranks, (points,).
-    update : KernelCost, optional
-        The update, where it is another than that of Adam in full precision.
-    moved : (points,) array, optional
-        Traffic of copies of gradients, and of setting them to zero. [B]
+    `owned` are the parameters that a rank updates, (points,) [-]; `everyone` are all ranks. `update` replaces the
+    update by Adam in full precision. `moved` is the traffic of copies of gradients, and of setting them to zero. [B]
     """
     dram, norm = system.dram, collective("all_reduce", 4.0 * np.ones_like(owned), everyone, system.network)
     busy = moved / (dram.bandwidth * dram.efficiency)

@@ -249,22 +249,8 @@ def solution(run: TransformerRun, cost: Cost) -> Solution:
 
 
 def _solved(run: TransformerRun, cost: Cost) -> Solution:
-    """Solve for the shardings that designs leave open.
+    """Solve for the shardings that designs leave open; `cost` evaluates designs with explicit ones.
 
-    Parameters
-    ----------
-    run : TransformerRun
-        Model, machines and designs, (points,).
-    cost : callable
-        Costs of designs whose shardings are named or explicit, from their micro-batches.
-
-    Returns
-    -------
-    solution : Solution
-        Explicit shardings, and the costs of steps of designs that were evaluated to find them.
-
-    Notes
-    -----
     "solve" takes the fastest step, of those that fit into the memory of the chip if any does. A layer's time is a sum
     over kernels and edges, whose least is found exactly, for each layout of the activation between layers; the terms
     outside of the sum, waiting for the host and the ends of the model, decide among these and the named assignments.

@@ -96,15 +96,7 @@ def _key(exchange: Exchange, parameters: ReplicatedParameters) -> _Key:
 
 
 class ReplicaCollectives:
-    """Costs of the collectives that replicas take part in, nothing hidden.
-
-    Parameters
-    ----------
-    run : TransformerRun
-        Model, machines and designs, (points,).
-    wanted : iterable of (Exchange, ReplicatedParameters)
-        The collectives.
-    """
+    """Costs of the `wanted` collectives that replicas take part in, nothing hidden; (points,)."""
 
     def __init__(self, run: TransformerRun, wanted: Iterable[tuple[Exchange, ReplicatedParameters]]) -> None:
         self.run = run

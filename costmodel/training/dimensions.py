@@ -1,6 +1,8 @@
 """Dimensions of models, the widths that follow, and their constraints; and numerics, such as norms.
 
-Dimensions decide the shapes of kernels. Numerics decide neither times nor bytes: exports state them.
+A model file states the dimensions, from layers to experts. `features` gives the width of each activation within a layer
+by a word, such as "qkv", which the rows of blocks name. So dimensions decide the shapes of all kernels. Numerics decide
+neither times nor bytes: exports state them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Designs of a space: evaluated, swept, explained, fitted, and the exact front of them all.
 
-A space comes by name, with changes: pinned values, a layout, objectives, tokens of a whole run.
+Each function does the work of a command and returns records or tables in place of text: `evaluate_design` is
+`dse evaluate`, `exact_front` is `dse enumerate`. A space comes by name, with changes: pinned values, a layout,
+objectives, tokens of a whole run.
 """
 
 from __future__ import annotations

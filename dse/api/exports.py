@@ -1,6 +1,8 @@
-"""Designs as files for other programs.
+"""Designs as files for other programs: launch files, inputs of simulators, traces and tables of work.
 
-The registry of adapters knows the formats. Each file comes with notes on settings that it cannot express."""
+The registry of adapters knows the formats, and an adapter writes all designs of a study in one call. Each file comes
+with notes on settings that it cannot express; a design without a file has notes that say why.
+"""
 
 from __future__ import annotations
 

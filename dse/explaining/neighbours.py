@@ -1,6 +1,8 @@
 """Designs one step away from a design, evaluated in one batch; and the sensitivity to parameters and hardware.
 
-A neighbour changes one parameter to the next option. A sensitivity changes one quantity of the hardware by a factor.
+A neighbour changes one parameter to the next option, or two whose product stays, such as tp and pp. Faster neighbours
+that break a limit name the limit that keeps the design slow; neighbours with more room below it are levers. A
+sensitivity changes one quantity of the hardware: an elasticity is the per cent of step time for one per cent of it.
 """
 
 from __future__ import annotations

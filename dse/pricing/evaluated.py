@@ -1,6 +1,8 @@
 """Results of the evaluation of a batch of designs, and further columns of their records.
 
-The columns are intervals of predictions, and whole training runs.
+An `Evaluation` has objectives, margins of limits, and the breakdown of each design. `with_intervals` adds the 90 %
+interval of the step time, from measured runs; `with_runs` adds the figures of a whole training run. `nominal_rate` is
+the usual number of designs in a second: it decides the amount of work, so it is the same on every machine.
 """
 
 from __future__ import annotations

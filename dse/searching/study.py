@@ -163,7 +163,6 @@ class BaseStudy:
         """
         with Store(self.storage, "read") as store, store.database.transaction():
             columns = store.columns(self._stored, attribute=BREAKDOWN)
-            columns = columns.take(np.flatnonzero(columns.numbers >= self.attributes.get(study_attributes.ACCEPTED, 0)))
             changed = price_change(store, self._stored, columns, self.space, rules_for(self.space, self.profile))
         return [*self.other_version(), changed] if changed else []
 

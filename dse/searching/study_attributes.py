@@ -1,6 +1,8 @@
 """Attributes of a study in its database, which are enough to continue it.
 
-The box of hypervolumes is among them: ideal and reference point from random designs, fixed when the study is created.
+The text of the space, the sampler, its seed and the size of a batch are fixed when the study is created, and so is the
+box of hypervolumes: ideal and reference point of random designs. Budget and focus may change between runs. Attributes
+are checked when a study is opened, since other programs write to the same tables.
 """
 
 from __future__ import annotations
@@ -33,18 +35,14 @@ SAMPLER, SEED, BATCH_SIZE = "dse:sampler", "dse:seed", "dse:batch_size"
 BUDGET, PROFILE, FOCUS, VERSIONS = "dse:budget", "dse:profile", "dse:focus", "dse:versions"
 CONCURRENCY, INNER = "dse:lanes", "dse:exact_parameters"
 
-#: How many trials, from the first, earlier versions were asked to take as they are stored.
-ACCEPTED = "dse:accepted"
-
 #: Descriptive entries of a file, which change no value.
 WORDS: Final = ("source", "kind", "description", "title", "name")
 
-#: Legal designs, drawn when a study is created, that span the box in which hypervolume is measured.
-BOX_SAMPLE = 1024
+#: Legal designs, drawn when a study is created, that span the box in which hypervolume is measured; and machines in a
+#: space of several workloads, since all layouts of each are evaluated.
+BOX_SAMPLE, MACHINES_SAMPLE = 1024, 64
 #: Most trials of a batch, and most batches under way, that a study may ask for. [-]
 MOST_AT_ONCE: Final = 100_000
-#: The same for machines: all layouts of their workloads are evaluated.
-MACHINES_SAMPLE = 64
 
 
 def new_attributes(space: Space, sampler: str, seed: int, profile: str = NATIVE) -> dict[str, Any]:
@@ -82,7 +80,7 @@ def check_attributes(store: Store, stored: StoredStudy) -> None:
         texts = (attributes[SPACE], attributes[FINGERPRINT], attributes[SAMPLER])
         "".join((*texts, *(attributes.get(name, "") for name in (SPACE_NAME, PROFILE, FOCUS))))
         "".join((*attributes.get(INNER, ()), *attributes.get(VERSIONS, {}).values()))
-        counts = attributes[SEED], *(attributes.get(name, 0) for name in (BUDGET, ACCEPTED, DESIGNS_PRICED))
+        counts = attributes[SEED], *(attributes.get(name, 0) for name in (BUDGET, DESIGNS_PRICED))
         if min(counts) < 0 or not all(
             0 < attributes.get(name, 1) <= MOST_AT_ONCE for name in (BATCH_SIZE, CONCURRENCY)
         ):

@@ -1,7 +1,9 @@
 """Reads a search space: YAML -> `Definition`, with every mistake reported at once.
 
 Sections are read in the order of their dependencies: constants, parameters, derived columns, constraints, objectives.
-A name is defined once; a misspelt one gets a suggestion."""
+Each section adds names that later formulas may use, with unit and words, so that a formula is checked before any design
+exists. A name is defined once; a misspelt one gets a suggestion.
+"""
 
 from __future__ import annotations
 

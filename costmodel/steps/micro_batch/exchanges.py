@@ -286,19 +286,9 @@ def places_reached(places: FloatArray, model: ModelShape) -> FloatArray:
 def two_hops(model: ModelShape, token_bytes: FloatArray, group: Group, network: Sequence[LinkTier]) -> CollectiveCost:
     """Time and traffic of a dispatch that sends a token once to each node, and there once to each rank.
 
-    Parameters
-    ----------
-    model : ModelShape
-        Its experts, and the nodes that routing may reach.
-    token_bytes : (points,) array
-        Size of a rank's tokens, each once. [B]
-    group : Group
-        Ranks that hold different experts, (points,).
-    network : sequence of LinkTier
-        Tiers from the inside out; the first is the node. Copies for nodes of other racks go over their tier.
+    `token_bytes` is the size of a rank's tokens, each once, (points,) [B]; `group` are ranks with different experts.
+    The first tier of the network is the node; copies for nodes of other racks go over their tier.
 
-    Notes
-    -----
     The second hop starts with the first tokens of the first one. A byte costs the same as in an all-to-all: DeepEP
     publishes the bandwidths that other exchanges reach on the same links [DeepEP2025]_.
     """

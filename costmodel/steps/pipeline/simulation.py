@@ -231,24 +231,11 @@ def _places(batch: list[Piece], firsts: IntArray) -> tuple[IntArray, list[IntArr
 def chunk_by_chunk(
     p: FloatArray, v: FloatArray, m: FloatArray, *, forward: FloatArray, backward: FloatArray, message: FloatArray
 ) -> FloatArray:
-    """When each rank is done if all micro-batches pass a chunk before the next, and back. [s]
+    """End of each rank's last backward pass if all micro-batches pass a chunk before the next; (points, ranks). [s]
 
-    Parameters
-    ----------
-    p, v, m : (points,) array
-        Ranks, chunks per rank, micro-batches. [-]
-    forward, backward : (points, ranks) array
-        Times of one chunk's forward and whole backward pass. [s]
-    message : (points,) array
-        Time of a message between ranks. [s]
+    A pipeline has p ranks of v chunks, and m micro-batches. [-] `forward` and `backward` are times of one chunk's
+    passes, (points, ranks), `message` is that of a message between ranks, (points,). [s]
 
-    Returns
-    -------
-    ends : (points, ranks) array
-        End of a rank's last backward pass. [s]
-
-    Notes
-    -----
     Exact, from the first and the last micro-batch alone: if micro-batch j arrives at a stage at a convex
     function of j, so it leaves: it waits for its own arrival, or for all before it since the first started.
     """

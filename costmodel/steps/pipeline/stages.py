@@ -289,17 +289,10 @@ def written_sizes(num_layers: float, code: int, chunks: FloatArray, longest: int
 
 
 def stage_layers(num_layers: float, pp: FloatArray, vpp: FloatArray, rank: FloatArray) -> FloatArray:
-    """Layers of the stage at some place in the pipeline, from 0. [-]
+    """Layers of the stage of a `rank`, from 0, as arrays that broadcast against each other. [-]
 
     Layers that do not divide evenly go to inner stages first, since the first and the last carry the
     embedding and the head as well; of these the last has the odd one.
-
-    Parameters
-    ----------
-    num_layers : float
-        Layers of the model. [-]
-    pp, vpp, rank : arrays that broadcast against each other
-        Stages, model chunks per stage, and the place. [-]
     """
     even = np.floor(num_layers / (pp * vpp)) * vpp
     left_over, inner = num_layers - even * pp, np.maximum(pp - 2, 0.0)

@@ -1,4 +1,8 @@
-"""`dse studies`: list the studies of a database; check, delete or browse them."""
+"""`dse studies`: list the studies of a database; check, delete or browse them.
+
+`--check` evaluates stored trials again and lists the figures that differ. `--dashboard` serves Optuna's dashboard to a
+browser on this machine, read-only unless changes are allowed; the address holds a random token.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Comparisons with measurements as text.
 
-Errors are listed by data set, machine, release and model family. Reasons why rows are not expressed follow, the most
-frequent first.
+Errors are listed by data set, machine, release and model family, each with its number of rows: a mean over a few runs
+says little. Reasons why rows are not expressed follow, the most frequent first.
 """
 
 from __future__ import annotations

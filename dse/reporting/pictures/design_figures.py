@@ -1,6 +1,7 @@
 """Pictures of designs: bars of the parts of a total, a sweep as lines, and sensitivities as a tornado.
 
-Bars to the left of a tornado are faster steps, to the right slower ones.
+A sweep shows the first objective over the first swept name, with a line for each value of the second; of further names
+the best design is drawn. Bars to the left of a tornado are faster steps, to the right slower ones.
 """
 
 from __future__ import annotations

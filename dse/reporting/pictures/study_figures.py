@@ -1,6 +1,7 @@
 """Pictures of a study: its front, or of a single objective the best value so far by trial.
 
-The front has a picture for each pair of objectives, with the designs that it beats behind it.
+The front has a picture for each pair of objectives, with the designs that it beats behind it. Axes are logarithmic
+where values differ by much. The best design of each objective has a label, and labels that are near are stacked.
 """
 
 from __future__ import annotations

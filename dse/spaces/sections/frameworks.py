@@ -1,6 +1,8 @@
 """`framework` of a search space: its behaviour, as values that all designs share, and its limits, as rules.
 
-Some rules hold with every framework: `usual_rules.yaml` has the values that a schedule, rank group or switch allows.
+Both are written out as if the space file had them: values under `given`, limits under `constraints`. So later readers
+need no framework, and a stored space needs no other file. A limit that no design of the space can break is
+left out. Some rules hold with every framework: `usual_rules.yaml` has those of schedules, rank groups and switches.
 """
 
 from __future__ import annotations

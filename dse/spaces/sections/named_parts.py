@@ -1,6 +1,7 @@
 """Files that a space names: its model, or the program that it runs, and its machines.
 
-`system` may be a list: which machine is then a parameter, and the quantities of the machine follow.
+`system` may be a list: which machine is then a parameter, and each quantity that differs becomes a derived column, a
+formula of that parameter. So later readers see one machine whose quantities depend on the design.
 """
 
 from __future__ import annotations
