@@ -178,10 +178,6 @@ def shortfalls(costs: FloatArray, front: FloatArray) -> FloatArray:
     return least
 
 
-#: Points that are compared with a front at once.
-BLOCK = 256
-
-
 @dataclass(frozen=True)
 class Box:
     """The corner points between which hypervolume is measured, as costs: less is better."""
@@ -245,7 +241,14 @@ def gains(costs: FloatArray, reference: FloatArray) -> FloatArray:
     if objectives == 1:
         best = np.minimum.accumulate(np.concatenate([reference, costs[:, 0]]))
         return np.asarray(best[:-1] - best[1:])
-    return stair_gains(costs, reference) if objectives == 2 else box_gains(costs, reference)
+    if objectives == 2:
+        return stair_gains(costs, reference)
+    left, added = Undominated(reference), np.zeros(len(costs))
+    for row, point in enumerate(costs):
+        [added[row]] = left.gains(point[np.newaxis])
+        if added[row] > 0:
+            left.add(point)
+    return added
 
 
 def stair_gains(costs: FloatArray, reference: FloatArray) -> FloatArray:
@@ -269,23 +272,6 @@ def stair_gains(costs: FloatArray, reference: FloatArray) -> FloatArray:
         xs[start:stop], ys[start:stop] = [x], [y]
         added.append(area)
     return np.array(added)
-
-
-def box_gains(costs: FloatArray, reference: FloatArray) -> FloatArray:
-    """`gains` for any number of objectives: the box of a point less the parts that others cover."""
-    added = np.zeros(len(costs))
-    front = np.empty((0, reference.size))
-    for first in range(0, len(costs), BLOCK):
-        block = costs[first : first + BLOCK]
-        beaten = np.any(np.all(front <= block[:, None], axis=2), axis=1)
-        for row in np.flatnonzero(~beaten):
-            point = block[row]
-            if (front <= point).all(axis=1).any():
-                continue
-            covered = hypervolume(np.maximum(front, point), reference)
-            added[first + row] = np.prod(reference - point) - covered
-            front = np.vstack([front[~(point <= front).all(axis=1)], point])
-    return added
 
 
 #: Points that are held against all boxes at once.
@@ -466,7 +452,7 @@ class FrontIndex:
     def __init__(self, front: FloatArray) -> None:
         """Take (points, objectives) costs that do not beat each other; less is better. [the unit of each]"""
         self.front = front[np.argsort(front[:, -1], kind="stable")]
-        self._members = np.sort(_as_items(self.front))
+        self._members = np.sort(as_items(self.front))
         self._all = _staircase(front) if front.shape[1] == 2 and len(front) else front
         starts = range(0, len(front), BLOCK_POINTS)
         self._blocks = [self.front[start : start + BLOCK_POINTS] for start in starts]
@@ -490,7 +476,7 @@ class FrontIndex:
         else:
             self._look_up(costs, beaten)
         rows = np.flatnonzero(beaten)
-        beaten[rows] = ~np.isin(_as_items(costs[rows]), self._members)
+        beaten[rows] = ~np.isin(as_items(costs[rows]), self._members)
         return beaten
 
     def _look_up(self, costs: FloatArray, beaten: BoolArray) -> None:
@@ -524,8 +510,7 @@ class FrontIndex:
 def _staircase(points: FloatArray) -> FloatArray:
     """Points of two costs that no other is at most equal to in both, by the first cost."""
     points = points[np.lexsort((points[:, 1], points[:, 0]))]
-    lowest = np.minimum.accumulate(points[:, 1])
-    return np.asarray(points[np.concatenate([[True], points[1:, 1] < lowest[:-1]])], dtype=np.float64)
+    return np.asarray(points[sweep(points)], dtype=np.float64)
 
 
 def _under(stair: FloatArray, costs: FloatArray) -> BoolArray:
@@ -537,7 +522,7 @@ def _under(stair: FloatArray, costs: FloatArray) -> BoolArray:
     return under
 
 
-def _as_items(costs: FloatArray) -> NDArray[np.void]:
+def as_items(costs: FloatArray) -> NDArray[np.void]:
     """Rows as items that can be sorted and looked up; -0.0 is 0.0."""
     rows = np.ascontiguousarray(costs + 0.0)
     return rows.view([(f"cost{i}", np.float64) for i in range(costs.shape[1])]).ravel()

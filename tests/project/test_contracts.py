@@ -33,8 +33,8 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 66_862),
-    ("costmodel dse", "dse.adapters", 44_890),
+    ("costmodel dse", "", 66_842),
+    ("costmodel dse", "dse.adapters", 44_870),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_395),
     ("dse.searching dse.storage", "", 6_697),
     ("dse.adapters", "", 21_972),

@@ -19,7 +19,7 @@ import numpy as np
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.formats.input_files import data_beside
-from dse.fronts import non_dominated
+from dse.fronts import as_items, non_dominated
 from dse.pricing.evaluated import rules_for
 from dse.pricing.identity import program_digest
 from dse.pricing.workers import Pricer
@@ -81,7 +81,7 @@ class Checkpoint:
         numbers = tuple(map(int, counts))
         self.finished += Finished({unit: numbers}, rows, costs)
         if self.log:
-            kept = np.isin(_items(rows), _items(self.finished.rows))
+            kept = np.isin(as_items(rows), as_items(self.finished.rows))
             line = {"unit": unit, "counts": numbers, "rows": rows[kept].tolist(), "costs": costs[kept].tolist()}
             self.log.append(json.dumps(line).encode())
 
@@ -90,11 +90,6 @@ def nothing(space: Space, method: str) -> Finished:
     """No units."""
     columns = 1 if method == "list" else len(space.parameters)
     return Finished({}, np.empty((0, columns)), np.empty((0, len(space.objectives))))
-
-
-def _items(rows: FloatArray) -> Any:
-    """Rows as values that can be looked up."""
-    return np.ascontiguousarray(rows).view([("", rows.dtype)] * rows.shape[1]).ravel()
 
 
 def header_of(pricer: Pricer, method: str, best: Sequence[float] | None, part: tuple[int, int]) -> dict[str, Any]:
