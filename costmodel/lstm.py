@@ -182,8 +182,8 @@ class LstmShape:
 class LstmDesign(Design):
     """Parallel configurations of an LSTM language model, one row each; every column has shape (points,). [-]
 
-    The kinds hold the codes of `splits.KINDS`: how the products of cells and projection, and those into the
-    vocabulary, are split over a group of `dim1 * dim2` chips.
+    The kinds hold codes of `KINDS`: products of cells and projection (hidden), and those into the vocabulary (softmax),
+    are split over a group of `dim1 * dim2` chips.
     """
 
     dp: FloatArray = column("-", 1)
@@ -224,7 +224,7 @@ class LstmDesign(Design):
 LstmRun = Run[LstmShape, LstmDesign]
 
 
-#: Parts of the model, how often each runs being for the step to say.
+#: Parts of the model: a cell runs for each layer and time step, "layer" for each layer, others once.
 PARTS = ("cell", "layer", "embedding", "projection", "head")
 
 

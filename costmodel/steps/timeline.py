@@ -44,7 +44,7 @@ ENDING: Final = ("dp_communication", "optimizer", "host")
 EXPOSED: Final = (*BESIDE_KERNELS, "pp_time")
 TIMES: Final = ("start", "end", *EXPOSED)
 
-#: Of the columns of a rank's own events: no micro-batch, no chunk. [-]
+#: Micro-batch and chunk of an event of a whole rank. [-]
 NO_PASS: Final = -1.0
 
 

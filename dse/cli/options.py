@@ -177,7 +177,7 @@ def physical(unit: str, example: str, bare: float = 0.0) -> Callable[[str], floa
 
 
 def changed_space(args: argparse.Namespace) -> Space:
-    """The space that `add_space` arguments describe.
+    """The space that a command's arguments name, with the changes of its options.
 
     Raises `DseError` if it does not load, or cannot be changed so.
     """
@@ -204,7 +204,7 @@ def require_system(system: str | None, file: object) -> None:
 
 
 def changes_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Changes of a space by `add_changes` arguments, as keyword arguments of functions of `dse.api`."""
+    """Changes of a space by the options of a command, as keyword arguments of functions of `dse.api`."""
     if twice := next((n for n, _ in args.set if sum(n == m for m, _ in args.set) > 1), None):
         raise DseError(f"--set: {twice}: given twice")
     return {"set": dict(args.set), **{name: getattr(args, name) for name in ("layout", "objective", "tokens")}}

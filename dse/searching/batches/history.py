@@ -162,7 +162,7 @@ def quiet() -> Iterator[None]:
 
 #: Study attribute: state of a sampler after a batch (for a genetic sampler, its parents).
 MEMORY = "dse:sampler_memory"
-#: Study attribute: counts and best values of the trials before the last batch, which `summaries` goes on from.
+#: Study attribute: counts and best values of the trials before the last batch; `summary` of a study adds later trials.
 COUNTED = "dse:counted"
 #: Study attribute: corners of the box in which its hypervolume is measured.
 BOX = "dse:hypervolume_box"

@@ -24,7 +24,7 @@ from dse.storage.trial_columns import TrialColumns
 
 #: Trial attribute: the winners other than the representative, their inner parameters and their values.
 WINNERS: Final = "winners"
-#: Most of these.
+#: Most winners that a trial keeps in addition to the representative. [-]
 MOST_WINNERS: Final = 64
 
 
