@@ -20,17 +20,18 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.training.design import ALL_LINEAR, ATTENTION_TARGETS, MLP_TARGETS, QKV_TARGETS, QUERY_VALUE, DesignPoints
+from costmodel.training.design import LORA_TARGETS, DesignPoints
 from costmodel.training.dimensions import ModelDimensions
 from costmodel.training.kernel_kind import Dimensions, Kernel
 from costmodel.training.run import RankRun, RankShape, is_packed
 
 #: Bytes of a weight in NF4 with double quantization: 4 bits, and 8 + 32 / 256 bits of constants for 64 weights.
 NF4_BYTES: Final = (4 + 8 / 64 + 32 / (64 * 256)) / 8
-#: Features of MLPs and experts, as rows of blocks name them; other products are those of attention and mixers.
+#: Features, as rows of blocks name them: of MLPs and experts; of queries, keys and values, and latents before them; of
+#: delta nets and state-space mixers.
 _MLP_FEATURES: Final = {"up", "ffn", "expert_in", "expert_up", "expert_ffn", "shared_up", "shared_ffn"}
-#: Features of queries, keys and values, and of the latents that they come from.
 _OF_QKV: Final = {"qkv", "kv", "queries", "query_rank", "key_latent", "keys_values", "shared_key"}
+_OF_MIXERS: Final = {"delta_in", "delta_out", "kda_in", "kda_rank", "mamba_in", "mamba_out", "scan_in", "lightning_in"}
 
 
 def may_adapt(kernel: Kernel) -> bool:
@@ -50,17 +51,16 @@ class LoraAdapter:
     @classmethod
     def of(cls, model: ModelDimensions, design: RankShape | DesignPoints, kernel: Kernel) -> LoraAdapter:
         """Adapters of a row of a block."""
-        targets, of_mlp = design.lora_targets, _MLP_FEATURES & {kernel.reads, kernel.makes}
-        query_value = (targets == QUERY_VALUE) & (kernel.makes == "qkv")
-        chosen = (targets == ALL_LINEAR) | (targets == (MLP_TARGETS if of_mlp else ATTENTION_TARGETS)) | query_value
-        chosen = chosen | ((targets == QKV_TARGETS) & (kernel.makes in _OF_QKV))
+        of_mlp, of_mixer = (bool(of & {kernel.reads, kernel.makes}) for of in (_MLP_FEATURES, _OF_MIXERS))
+        adapted = {"all_linear": True, "attention": not of_mlp, "mlp": of_mlp, "query_value": kernel.makes == "qkv",
+                   "qkv": kernel.makes in _OF_QKV, "all_but_mixers": not of_mixer}  # fmt: skip
+        chosen = np.array([adapted[word] for word in LORA_TARGETS])[design.lora_targets.astype(np.intp)]
+        query_value = adapted["query_value"] & (design.lora_targets == LORA_TARGETS.index("query_value"))
         rank = np.where(chosen & may_adapt(kernel), design.lora_rank, 0.0)
-        # linear layers of Transformers; a key that is also the value has one
-        several = {"qkv": 3.0 - model.values_are_keys, "kv": 2.0, "delta_in": 4.0, "index_keys": 2.0}
+        several = {"qkv": 3.0 - model.values_are_keys, "kv": 2.0, "delta_in": 4.0, "index_keys": 2.0}  # as Transformers
         halves = 2.0 if model.gated_mlp and kernel.makes in ("up", "expert_up", "shared_up") else 1.0
         pieces = np.where(design.lora_fused > 0, 1.0, several.get(kernel.makes, halves) - query_value)
-        keys = model.num_query_groups * model.score_size
-        return cls(rank, pieces, model.features[kernel.makes] - query_value * keys)
+        return cls(rank, pieces, model.features[kernel.makes] - query_value * model.num_query_groups * model.score_size)
 
     @property
     def made(self) -> FloatArray:

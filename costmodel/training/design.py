@@ -155,10 +155,9 @@ OUTER_DP_SHARDING = ("no_shard", "optim")
 SCHEDULE_WORDS = ("gpipe", "1f1b", "breadth_first", "zb_h1", "zb_h2", "zb_v", "dualpipe", "dualpipe_v")
 ONE_FORWARD_ONE_BACKWARD: Final = SCHEDULE_WORDS.index("1f1b")
 
-#: Words of `lora_targets`, and their codes: linear layers that have adapters. Megatron-Bridge: linear_qkv and
-#: linear_proj are attention, linear_fc1 and linear_fc2 the MLP; PEFT: q_proj and v_proj are query_value.
-LORA_TARGETS = ("all_linear", "attention", "mlp", "query_value", "qkv")
-ALL_LINEAR, ATTENTION_TARGETS, MLP_TARGETS, QUERY_VALUE, QKV_TARGETS = range(5)
+#: Words of `lora_targets`: linear layers that have adapters. Megatron-Bridge: linear_qkv and linear_proj are attention,
+#: linear_fc1 and linear_fc2 the MLP, together all_but_mixers; PEFT: q_proj and v_proj are query_value.
+LORA_TARGETS = ("all_linear", "attention", "mlp", "query_value", "qkv", "all_but_mixers")
 
 #: Words of `quantized_base`: frozen weights of linear layers in 16 bits, or in NF4 with double quantization (QLoRA).
 QUANTIZED_BASES = ("none", "nf4")

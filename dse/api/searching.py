@@ -227,7 +227,7 @@ def plan(
     lora : int
         Rank of LoRA adapters on frozen weights; 0 trains all weights. [-]
     lora_targets : str
-        Linear layers with adapters: all_linear (default), attention, mlp or query_value.
+        Linear layers with adapters: all_linear (default), all_but_mixers, attention, mlp, qkv or query_value.
     quantized_base : str
         Format of frozen weights, such as ``"nf4"``; 16 bits by default.
     document_len : int

@@ -31,14 +31,15 @@ def read_back(form, launch, folder):
 @pytest.mark.parametrize("model", ["llama3_8b", "nemotron_h_8b"])
 @pytest.mark.parametrize(("targets", "fused"), [
     *((targets, fused) for targets in ("all_linear", "attention", "mlp", "qkv") for fused in (True, False)),
-    ("query_value", False),
+    ("query_value", False), ("all_but_mixers", True),
 ])  # fmt: skip
 def test_megatron_bridge_has_a_section_for_adapters(tmp_path, targets, fused, model):
     launch = launch_with(model, lora_rank=16, lora_targets=targets, lora_fused=fused)
     text, lost, actual = read_back(bridge, launch, tmp_path)
     assert ("lora" in " ".join(lost), "pretrained_checkpoint: PRETRAINED_CHECKPOINT" in text) == (False, True)
     assert f"_target_: megatron.bridge.peft.{'lora.LoRA' if fused else 'canonical_lora.CanonicalLoRA'}" in text
-    assert (actual["lora_rank"], actual["lora_targets"], actual["lora_fused"]) == (16, targets, fused)
+    expected = targets if model == "nemotron_h_8b" else targets.replace("all_but_mixers", "all_linear")
+    assert (actual["lora_rank"], actual["lora_targets"], actual["lora_fused"]) == (16, expected, fused)
     assert ("- in_proj\n  - out_proj" in text) == (model == "nemotron_h_8b" and targets in ("all_linear", "attention"))
 
 
