@@ -291,26 +291,12 @@ def daly_interval(checkpoint_time: FloatArray, mtbf: FloatArray) -> FloatArray:
 def daly_goodput(
     interval: FloatArray, checkpoint_time: FloatArray, restart_time: FloatArray, mtbf: FloatArray
 ) -> FloatArray:
-    """Share of wall-clock time that is useful training: not saved, waited for, or done again [Daly2006]_.
+    """Share of wall-clock time that is useful training: not saved, waited for, or done again [Daly2006]_. [-]
 
-    Parameters
-    ----------
-    interval : (points,) array
-        Useful time between two checkpoints. [s]
-    checkpoint_time : (points,) array
-        That training stands still for one checkpoint. [s]
-    mtbf : (points,) array
-        Mean time between failures of the whole machine. [s]
-    restart_time : (points,) array
-        From a failure to the first new step: detection, another node, reading the checkpoint. [s]
+    `interval` is the useful time between two checkpoints, `checkpoint_time` that for which training stands still for
+    one. From a failure to the first new step it takes `restart_time`: detection, another node, reading the checkpoint.
+    `mtbf` is the mean time between failures of the whole machine. All are (points,). [s]
 
-    Returns
-    -------
-    goodput : (points,) array
-        From 0 to 1. [-]
-
-    Notes
-    -----
     Equation 20 there: failures come at random, at a constant rate, also while a checkpoint is written and
     while a restart is under way; each costs all that was done since the last checkpoint, and a restart. No
     time between checkpoints that take none is the limit of short intervals.

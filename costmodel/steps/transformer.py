@@ -1,7 +1,9 @@
 """One optimizer step of designs of a transformer: micro-batches through the pipeline, then the update.
 
-Everything is of one rank and one micro-batch. Kernels of a layer's part, and of its attention core (which
-selective recomputation repeats), happen once per layer of that kind, the others once per model.
+`step` makes open shardings explicit, and then evaluates designs in chunks. `pass_costs` times one micro-batch on a
+rank, once for ranks that are alike. `step_parts` sends all micro-batches through the pipeline (`schedule_step`),
+reduces gradients and updates weights (`update_step`), and finds the stage that needs most memory (`fullest_stage`).
+Each of these functions reads few columns of a design, and designs that agree in these columns share its work.
 
 Designs on several machines, all with all, compute each number once for its inputs. `footprint` gives memory, chips,
 price and power without times; the itemized step is the same evaluation, which keeps the terms of its sums.

@@ -33,9 +33,9 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 66_842),
-    ("costmodel dse", "dse.adapters", 44_870),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_395),
+    ("costmodel dse", "", 66_832),
+    ("costmodel dse", "dse.adapters", 44_860),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_385),
     ("dse.searching dse.storage", "", 6_697),
     ("dse.adapters", "", 21_972),
     ("dse.adapters.xla", "", 6_461),

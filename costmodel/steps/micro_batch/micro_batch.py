@@ -1,9 +1,16 @@
 """Costs of one micro-batch on one rank, by part of the model and direction.
 
-This is the expensive half of a step, and it depends on the columns of `RankShape` alone. `step` evaluates
-its unique rows and scatters them back.
+This is the expensive half of a step, and it depends on the columns of `RankShape` alone: rows that differ are
+evaluated, and each design gets the costs of its row. Parts are a layer of each kind, the embedding, the head, and
+multi-token prediction. The cost of a part in one direction is a sum of
 
-Both kernel tables get their costs once for each distinct row; sums of rows are the costs of a part in a direction.
+- matrix products and kernels without reuse, from two tables with a column for each kernel (`CostTable`),
+- fused attention cores, with the keys and values that ranks of a shared sequence exchange,
+- exchanges of tensor and expert parallelism, less the time that kernels hide, and
+- the wait for the host, where it launches kernels more slowly than the chip runs them.
+
+A layer that recomputes runs rows of its forward pass again on the way back. For example, a layer of GPT-3 has ten
+rows, and selective recomputation repeats one of them, the attention core.
 """
 
 from __future__ import annotations
@@ -310,11 +317,7 @@ def module_cost(
 
 def own_edges(part: Part, names: Collection[str]) -> list[Edge]:
     """Edges to or from the products of some rows; collectives are shared only among these."""
-    edges = []
-    for edge in part.edges:
-        product = product_of(edge)
-        if product is not None and product.name in names:
-            edges.append(edge)
+    edges = [edge for edge in part.edges if (product := product_of(edge)) and product.name in names]
     return [replace(edge, sharing=tuple(other for other in edge.sharing if other in edges)) for edge in edges]
 
 
