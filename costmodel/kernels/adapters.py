@@ -3,7 +3,7 @@
 LoRA freezes weights W of (k, n) and trains A of (k, r) and B of (r, n): Y = X W + (X A) B. A frozen product needs no
 gradient of its weight and keeps no input. An adapter keeps X, whole on each rank of a tensor-parallel group, and X A.
 
-Tensor parallelism follows NVIDIA Megatron-Bridge (`peft/utils.py`, `ParallelLinearAdapter`). For a product split by
+Tensor parallelism follows NVIDIA Megatron-Bridge (`peft/utils.py`, ``ParallelLinearAdapter``). For a product split by
 columns, A is split by its r columns and X A is gathered; for one split by rows, X A is reduced and the output of B is
 gathered. Local experts of a rank share one adapter, with equal copies on all ranks.
 

@@ -135,7 +135,7 @@ def dispatch_buffers(run: TransformerRun, ranks: RankRun) -> FloatArray:
     """Buffers of DeepEP, or of HybridEP in nodes of more than 8 chips, where tokens take two hops. [B]
 
     DeepEP has buffers for a number of tokens from each peer of a node and twice from each node
-    (`get_nvl_buffer_size_hint`, `get_rdma_buffer_size_hint`) [DeepEP2025]_. HybridEP has room for the tokens
+    (``get_nvl_buffer_size_hint``, ``get_rdma_buffer_size_hint``) [DeepEP2025]_. HybridEP has room for the tokens
     of all ranks with their weights for all experts, on the way to experts and back (branch hybrid-ep of
     DeepEP 94a9f8f, csrc/hybrid_ep/buffer/intranode.cu).
     """

@@ -386,8 +386,8 @@ def parameter_groups(run: TransformerRun) -> dict[str, dict[str, FloatArray]]:
     -------
     groups : mapping
         Name, such as "layers mlp_up" or "embedding" -> columns, (points,) each: parameters, those of them whose states
-        the rank has and updates (`owned`) [-], and for both kernels, such as "gradclip", `gradclip_flops` [FLOP],
-        `gradclip_bytes` [B] and `gradclip_time_s` [s]. Their times add up to those of `optimizer_step`, less the
+        the rank has and updates (`owned`) [-], and for both kernels, such as "gradclip", ``gradclip_flops`` [FLOP],
+        ``gradclip_bytes`` [B] and ``gradclip_time_s`` [s]. Their times add up to those of `optimizer_step`, less the
         launches.
 
     Raises

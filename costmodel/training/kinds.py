@@ -113,7 +113,7 @@ def expert_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
     expert by expert, it writes a scaled bias for each row, adds it to outputs in 16 bits, joins and casts: 28 bytes of
     an output. Backward it casts the gradient, and writes and sums the products for the gradients of biases and of
     router weights: 6, 12 and 12 bytes. Before the activation it clamps both halves and joins them: 8 bytes, and 10 of
-    their gradients (`weighted_bias_quick_geglu_impl`).
+    their gradients (``weighted_bias_quick_geglu_impl``).
     """
     last = kernel.makes == "expert_in"
     passes, moved = rank.expert_passes[0 if last else 1], (28.0, 18.0, 12.0) if last else (8.0, 10.0)

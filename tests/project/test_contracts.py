@@ -1,6 +1,7 @@
 """Rules of the whole tree: imports go one way, docstrings have units, commands have examples."""
 
 import ast
+import builtins
 import re
 import shlex
 from collections.abc import Iterator
@@ -33,8 +34,8 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 66_832),
-    ("costmodel dse", "dse.adapters", 44_860),
+    ("costmodel dse", "", 66_821),
+    ("costmodel dse", "dse.adapters", 44_849),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_385),
     ("dse.searching dse.storage", "", 6_697),
     ("dse.adapters", "", 21_972),
@@ -141,6 +142,15 @@ def test_docstrings_begin_with_the_result():
     leaning = r"(The same|Those|These|Some of them|All of (it|them)|Of|That of|It|Them|Both\.)\b"
     wrong = re.compile(rf"(What|Whether|How)\b|{leaning}")
     assert not [(name, text.partition("\n")[0]) for name, text in docstrings() if wrong.match(text)]
+
+
+def test_names_in_docstrings_are_in_the_code():
+    """Words in single backticks; names of other programs have two on each side."""
+    paths = [*FILES.values(), *(ROOT / "costmodel").rglob("*.yaml"), *(ROOT / "dse").rglob("*.yaml")]
+    code = " ".join(re.sub(r"`[^`\n]*`", "", path.read_text()) for path in paths)
+    known = {*re.findall(r"\w+", code), *dir(builtins)}
+    named = ((name, re.findall(r"(?<!`)`(\w+)`(?!`)", text)) for name, text in docstrings())
+    assert not [(name, {*words} - known) for name, words in named if {*words} - known]
 
 
 def test_names_of_values_have_a_meaning():

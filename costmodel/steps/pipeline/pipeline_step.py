@@ -177,7 +177,7 @@ def share_beside(design: DesignPoints) -> FloatArray:
 
     Of m v passes forward, the last rank runs (v - 1) n + 1 before its first backward pass, and the same number of
     backward passes behind its last forward one; all between run in pairs (Megatron-LM, combined_1f1b.py and
-    `get_pp_rank_microbatches`). The p - 1 passes for which it waits until the pipeline has filled and drained have no
+    ``get_pp_rank_microbatches``). The p - 1 passes for which it waits until the pipeline has filled and drained have no
     partner. The share is that of the longest chain, of all m v + p - 1. It is 0 without `overlap_ep`, and where
     schedules pair passes themselves or run all forward passes first.
     """

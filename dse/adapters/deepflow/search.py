@@ -2,7 +2,7 @@
 
 Every number of the files is a column of designs, and stays as in the files unless a space sets it. Its name is the
 shortest end of its path that no other path has, with `_` for dots and hyphens (`kp1`, `L2_size`,
-`area_breakdown_core`). DeepFlow's rules decide which designs run; the others have no number.
+``area_breakdown_core``). DeepFlow's rules decide which designs run; the others have no number.
 """
 
 from __future__ import annotations

@@ -303,7 +303,7 @@ class LayerReader:
         return self._with_shared_keys(self._of_single_layers(sizes, model), model)
 
     def _of_single_layers(self, sizes: Sequence[Sizes], model: Mapping[str, Any]) -> list[Sizes]:
-        """Dimensions of layers by their number: `per_layer_config` of transformers 5, and lists `KEY_per_layer`."""
+        """Dimensions of layers by their number: `per_layer_config` of transformers 5, and lists ``KEY_per_layer``."""
         by_number = self.value("per_layer_config")
         fields = {key: name for name, keys in self.family.keys.items() for key in keys.split("|")}
         changes: list[tuple[Any, Any]] = [*by_number.items()] if isinstance(by_number, dict) else []

@@ -1,6 +1,6 @@
 """Configurations of NeMo's Megatron-Bridge: written from designs, and read; those of NeMo 1 are read too.
 
-A configuration is the YAML of a `ConfigContainer`: sections such as `model`, `train`, `optimizer` and `ddp`, whose keys
+A configuration is the YAML of a ConfigContainer: sections such as `model`, `train`, `optimizer` and `ddp`, whose keys
 are mostly flags of Megatron-LM with underscores. So a design goes through the settings of `dse.adapters.megatron`, and
 this module only moves them: into sections, under other names, and into objects such as the mixed precision, which
 decides over `ddp` as well.

@@ -217,7 +217,7 @@ def layers_of_chunks(parallel: Call, layers: int, stages: int, *, several: bool)
 
 
 def stage_sizes(chunks: int, layers: int, first: int, last: int) -> list[int]:
-    """Layers of each chunk; embedding and output count as `first` and `last`: `generate_llm_fqn_per_model_part`.
+    """Layers of each chunk; embedding and output count as `first` and `last`: ``generate_llm_fqn_per_model_part``.
 
     Raises `DseError` if a chunk would have none.
 

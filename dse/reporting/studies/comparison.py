@@ -126,11 +126,11 @@ def comparison(study: BaseStudy, profile: str | None = None, system: str | None 
     values = np.stack([evaluation.values[:, 0] for evaluation in both], axis=1)
     complete = np.flatnonzero(np.isfinite(values).all(axis=1))
     if complete.size < 2:
-        raise DseError(
-            f"study {study.name!r}: fewer than two designs have a value under both {names[0]} and {names[1]}"
-        )
-    direction = study.space.objectives[0].direction
-    ranks = middle_ranks(as_costs(values[complete], [direction, direction]))
+        raise DseError(f"study {study.name!r}: fewer than two designs have a value under both {' and '.join(names)}")
+    import pandas as pd
+
+    costs = as_costs(values[complete], [study.space.objectives[0].direction] * 2)
+    ranks = pd.DataFrame(costs).rank().to_numpy()  # equal costs get the mean of their ranks
     order = np.argsort(ranks[:, 0], kind="stable")
     rows = complete[order]
     return Comparison(
@@ -143,17 +143,6 @@ def comparison(study: BaseStudy, profile: str | None = None, system: str | None 
         ranks=ranks[order],
         feasible=both[1].feasible[rows],
     )
-
-
-def middle_ranks(costs: FloatArray) -> FloatArray:
-    """Ranks in each column from 1; equal costs get the mean of their ranks. [-]
-
-    >>> middle_ranks(np.array([[3.0, 5.0], [1.0, 5.0], [3.0, 5.0], [2.0, 4.0]])).tolist()
-    [[3.5, 3.0], [1.0, 3.0], [3.5, 3.0], [2.0, 1.0]]
-    """
-    import pandas as pd
-
-    return pd.DataFrame(costs).rank().to_numpy()
 
 
 def comparison_report(result: Comparison, width: int) -> Report:

@@ -21,7 +21,7 @@ from dse.adapters.simai.files.aicb import load_workload, workload_file
 from dse.adapters.simai.time import price
 from dse.cli import main, parsed
 from dse.pricing.evaluated import rules_for
-from dse.reporting.studies.comparison import comparison, middle_ranks
+from dse.reporting.studies.comparison import comparison
 from tests.support.aicb_files import SMALL, published
 from tests.support.cases import cases
 from tests.support.commands import json_of, outputs_of, stderr_of, stdout_of
@@ -160,15 +160,6 @@ def test_a_search_emits_workloads_and_compares_profiles(searched):
     assert ranks == sorted(ranks)
     compared = " ".join(stdout_of("compare", "simai").split())
     assert "Under native, the step time of the same design changes by" in compared
-
-
-def test_equal_costs_share_the_middle_of_their_ranks():
-    """By counting: one more than those that are smaller, and half of the others that are equal."""
-    costs = np.random.default_rng(0).integers(0, 9, (40, 2)) * 1.0
-    smaller = (costs[:, None] > costs).sum(axis=1)
-    others = (costs[:, None] == costs).sum(axis=1) - 1
-    assert middle_ranks(costs).tolist() == (1 + smaller + others / 2).tolist()
-    assert others.max() > 3
 
 
 def machine(space: Space) -> list[str]:

@@ -1,7 +1,7 @@
 """Memory that a compiler reserves: buffers in the memory of results where they fit, the others on a heap.
 
 XLA assigns offsets before the program runs, so that gaps between buffers count. The figures are compared with
-`memory_analysis` of compiled programs (docs/hlo.md).
+``memory_analysis`` of compiled programs (docs/hlo.md).
 """
 
 from __future__ import annotations
