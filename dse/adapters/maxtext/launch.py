@@ -381,7 +381,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         given, slices = _settings(path)
         kinds = {**{key: "a whole number" for key in given if key.endswith("_parallelism")}, **KINDS}
         keys = {key: of_kind(key, value, kinds[key]) if key in kinds else value for key, value in given.items()}
-        if not any(str(key).startswith(("ici_", "dcn_", "base_", "global_par")) or key == "model_name" for key in keys):
+        if not any(re.search(KEYS["own"], str(key)) for key in keys):
             raise DseError("no key of MaxText's model or mesh in it")
         stated = {**(keys.get("lora") or {}), **keys}
         if other := [f"{key}: {text}" for key, text in KEYS["others"].items() if stated.get(key)]:

@@ -386,8 +386,7 @@ def test_maxtext_has_the_numerics_of_a_model_and_reads_the_rest_as_base_yml_has_
     assert [settings[key] for key in ("rope_type", "normalization_layer_epsilon")] == ["yarn", 1e-6]
     on_tpus = Launch.of(load_model("llama3_8b"), {"cp": 4, "cp_communication": "p2p", "zero": 3}, 256)
     assert yaml.safe_load(maxtext.script(on_tpus)[0])["use_tokamax_splash"]  # which types.py asks for
-    meshed = "model_name: llama3-8b\nici_fsdp_parallelism: 16\ndcn_data_parallelism: 2"
-    launch, _ = read_text(maxtext, meshed, tmp_path)
+    launch, _ = read_text(maxtext, "model_name: llama3-8b\nici_fsdp_parallelism: 16\ndcn_data_parallelism: 2", tmp_path)
     assert (launch.model.name, launch.model.seq_len, launch["micro_batch_size"]) == ("llama3_8b", 2048, 12)
     assert (launch.world_size, launch.zero_stage, launch["shard_replicas"]) == (32, 3, 2)
 
