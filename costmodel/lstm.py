@@ -291,26 +291,10 @@ STATISTIC_BYTES = 4.0
 def lstm_step(
     model: LstmShape, system: System, design: LstmDesign, *, precision: Precision = MIXED_PRECISION
 ) -> Breakdown:
-    """Time, memory and energy of one optimizer step of each design.
+    """Time, memory and energy of one optimizer step of each design; (points,) columns. [s], [B], [J], [$], [W]
 
-    Parameters
-    ----------
-    model : LstmShape
-        The language model.
-    system : System
-        The machine; each quantity holds one value, or one per design.
-    design : LstmDesign
-        Parallel configurations, (points,). Nothing is refused here: rules of the caller check whether sizes divide.
-    precision : Precision
-        Bytes of operands, gradients and optimizer states.
+    Parameters are those of `costmodel.step`. Nothing is refused here: rules of the caller check whether sizes divide.
 
-    Returns
-    -------
-    breakdown : Breakdown
-        (points,) columns. [s], [B], [J], [$], [W]
-
-    Notes
-    -----
     Cells run one after the other, layer by layer and step by step: there is no pipeline. A column-row
     split adds partial sums up after a product and gathers them on the way back; a row-column split gathers the
     outputs of its columns, adds partial sums up on the way back, and treats its rows as data shards. The embedding

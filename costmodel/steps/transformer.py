@@ -377,10 +377,8 @@ def transformer_items(run: TransformerRun) -> Items:
 def parameter_groups(run: TransformerRun) -> dict[str, dict[str, FloatArray]]:
     """Clipping and update of the parameters of a rank of the stage that has most, by part and kernel.
 
-    Parameters
-    ----------
-    run : TransformerRun
-        Model, machines and designs with explicit shardings, (points,).
+    Raises `DseError` if an optimizer updates matrices whole, or hosts update states: groups share these costs. The
+    shardings of designs are explicit.
 
     Returns
     -------
@@ -389,11 +387,6 @@ def parameter_groups(run: TransformerRun) -> dict[str, dict[str, FloatArray]]:
         the rank has and updates (`owned`) [-], and for both kernels, such as "gradclip", ``gradclip_flops`` [FLOP],
         ``gradclip_bytes`` [B] and ``gradclip_time_s`` [s]. Their times add up to those of `optimizer_step`, less the
         launches.
-
-    Raises
-    ------
-    DseError
-        If an optimizer updates matrices whole, or hosts update states: groups share these costs.
 
     Notes
     -----

@@ -224,6 +224,8 @@ def pipeline_time(
 ) -> tuple[FloatArray, FloatArray]:
     """Time from the first pass of each pipeline to its last, and overlapped pairs of passes on its stages.
 
+    Raises `DseError` if a schedule other than 1F1B in groups of pp cannot run a design.
+
     Parameters
     ----------
     design : DesignPoints
@@ -241,11 +243,6 @@ def pipeline_time(
         [s]
     pairs : (stages, ..., points) array
         Overlapped pairs of a forward and a backward pass; 0 where no schedule pairs them. [-]
-
-    Raises
-    ------
-    DseError
-        If a schedule other than 1F1B in groups of pp cannot run a design.
 
     Notes
     -----
