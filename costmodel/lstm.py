@@ -89,20 +89,6 @@ class Split:
         """One device's share of A[m, k] B[k, n]. [elements]"""
         return m / self.rows, n / self.columns, k / self.inner
 
-    def activation_gradient(self, m: Size, n: Size, k: Size) -> Dimensions:
-        """One device's share of dA[m, k] = dC[m, n] B^T[n, k]. [elements]
-
-        Shares of a row-column split are partial sums over n.
-        """
-        return m / self.rows, k / self.inner, n / self.columns
-
-    def weight_gradient(self, m: Size, n: Size, k: Size) -> Dimensions:
-        """One device's share of dB[k, n] = A^T[k, m] dC[m, n]. [elements]
-
-        Shares of a row-column split are partial sums over m.
-        """
-        return k / self.inner, n / self.columns, m / self.rows
-
     @property
     def weight_shards(self) -> FloatArray:
         """Devices that share the weights; the others hold the same ones. [-]"""
@@ -236,7 +222,8 @@ def tokens(run: LstmRun) -> FloatArray:
 def lstm_gemms(run: LstmRun) -> Gemms:
     """Matrix products of the forward pass and of both gradients, (points, kernels).
 
-    Gradients of weights are added to fp32 accumulators, which are read and written.
+    Gradients of weights are added to fp32 accumulators, which are read and written. With a row-column split, a device's
+    share of a gradient is a partial sum: over n of that of the input, over m of that of the weights.
     """
     model, design, precision = run.model, run.design, run.precision
     rows_per_step, whole = design.micro_batch_size, tokens(run)
@@ -250,9 +237,9 @@ def lstm_gemms(run: LstmRun) -> Gemms:
     ]
     rows = []
     for name, weight_part, split, m, m_of_weights, n, k in table:
-        forward = split.forward(m, n, k)
-        activation = split.activation_gradient(m, n, k)
-        weight = split.weight_gradient(m_of_weights, n, k)
+        own_rows, own_columns, inner = forward = split.forward(m, n, k)
+        activation = own_rows, inner, own_columns  # dA[m, k] = dC[m, n] B^T[n, k]
+        weight = inner, own_columns, split.forward(m_of_weights, n, k)[0]  # dB[k, n] = A^T[k, m] dC[m, n]
         rows += [
             (Label(name, "forward", name), (*forward, 1.0, operand, 1.0)),
             (Label(name, "activation_gradient", name), (*activation, 1.0, operand, 1.0)),

@@ -34,8 +34,8 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 66_795),
-    ("costmodel dse", "dse.adapters", 44_823),
+    ("costmodel dse", "", 66_782),
+    ("costmodel dse", "dse.adapters", 44_810),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_375),
     ("dse.searching dse.storage", "", 6_697),
     ("dse.adapters", "", 21_972),
