@@ -188,9 +188,7 @@ def with_constants(
 
 def _scalar(key: str, value: str) -> str:
     """A word or a quantity as it is, a sentence in quotes."""
-    if key != "source":
-        return value
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' if key == "source" else value
 
 
 def _placed(text: str, keys: tuple[str, ...], value: str) -> str:

@@ -30,6 +30,10 @@ _OTHERS: Final = (
     (re.compile(rb"^schema\s*:\s*['\"]?model/", re.MULTILINE), f"is a model file; {_PLAN}"),
     (_SYSTEM, "is a system file; use it as --system {}"),
     (re.compile(rb'"(architectures|model_type)"\s*:'), f"is a model configuration; {_PLAN}"),
+    (
+        re.compile(rb"(?m)^[ \t]*(base_model|(pretrained_)?model_name_or_path|model_config|_target_|_component_)\s*:"),
+        "is of a trainer that dse does not read; use `dse plan MODEL --gpus N --system S`, for adapters with --lora 16",
+    ),
 )
 
 

@@ -91,9 +91,8 @@ def setting(key: str, value: Any, module: ModuleType) -> Any:
 
     if isinstance(value, dict):
         return named(value["of"])(*value["with"]) if "with" in value else named(value["of"])
-    if key != "type":
-        return value
-    return partial(call, value) if ":" in value else named(value)  # an adapter is imported when a value is converted
+    # an adapter is imported when a value is converted
+    return value if key != "type" else partial(call, value) if ":" in value else named(value)
 
 
 def bounded(low: float, high: float, expected: str) -> Callable[[str], float]:

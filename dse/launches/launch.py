@@ -168,9 +168,7 @@ def decoded(domain: Domain, code: float) -> Value:
     """A value of a column as files write it."""
     if domain.words:
         return str(domain.words[int(code)])
-    if domain.switch:
-        return bool(code)
-    return int(code) if float(code).is_integer() else float(code)
+    return bool(code) if domain.switch else int(code) if float(code).is_integer() else float(code)
 
 
 def even_or_written(model: ModelShape, design: Mapping[str, Value], text: str) -> dict[str, Value]:
