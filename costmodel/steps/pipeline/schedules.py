@@ -305,20 +305,12 @@ class Order:
     window: int  #: a power of two
     cut: int  #: first slot that is not as it is with more micro-batches
     period: int
-    until_b: FloatArray  #: chunk activations held at once until B has run; (ranks,)
-    until_w: FloatArray  #: the same until W has run; (ranks,)
+    until_w: FloatArray  #: chunk activations held at once until W has run; (ranks,)
 
     def pairs(self, turns: FloatArray) -> FloatArray:
         """Overlapped pairs with some periods more; (points, ranks). [-]"""
         pairs = (self.entry == PAIR).astype(np.float64)
         return np.asarray(pairs.sum(axis=0) + turns[:, np.newaxis] * pairs[self.repeated].sum(axis=0))
-
-    def messages(self, turns: FloatArray) -> FloatArray:
-        """Messages between ranks with some periods more; (points,). [-]"""
-        sent = np.zeros(len(self.entry))
-        for source, _ in self.sources:
-            sent += (source & 1).sum(axis=1)
-        return np.asarray(sent.sum() + turns * sent[self.repeated].sum())
 
     @property
     def repeated(self) -> slice:
@@ -341,7 +333,6 @@ def order(schedule: str, p: int, v: int, m: int, n: int) -> Order:
     sources, reach = _sources(table, rank, entry.shape, apart=row.pairs)
     window = max(SMALLEST_WINDOW, 1 << reach.bit_length())
     narrow: type[np.signedinteger[Any]] = np.int16 if max(2 * window, p) < 2**15 else np.int32
-    held = _held(entry, BACKWARD)
     chains, _, micro_batches = table.forward.shape
     turn = row.turn(v, n)
     return Order(
@@ -354,12 +345,11 @@ def order(schedule: str, p: int, v: int, m: int, n: int) -> Order:
         window=window,
         cut=int(table.forward[..., (micro_batches - 1) // (turn // chains) * (turn // chains)].min()),
         period=turn * v * row.pace,
-        until_b=held,
-        until_w=_held(entry, WEIGHT) if weight_apart.any() else held,
+        until_w=most_held(entry, WEIGHT if weight_apart.any() else BACKWARD),
     )
 
 
-def _held(entry: NDArray[np.int8], until: int) -> FloatArray:
+def most_held(entry: NDArray[np.int8], until: int) -> FloatArray:
     """Most chunk activations on each rank from their forward pass until one of another kind is over. [-]"""
     change = (entry & FORWARD).astype(np.int16)
     change[1:] -= entry[:-1] & until != 0

@@ -1,4 +1,4 @@
-"""Times of pipelines of any schedule, the waiting of their ranks and the activations that they hold.
+"""Times of pipelines of any schedule, and the activations that their ranks hold.
 
 A schedule gives each rank an order of passes (`schedules`). Ranks wait for their neighbours, so that the times of all
 ranks follow from one simulation of the order (`simulation`). The activations that a rank holds follow from the order
@@ -8,7 +8,7 @@ itself: a forward pass adds those of a micro-batch, its backward pass frees them
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -73,55 +73,41 @@ def _check_rules(schedule: IntArray, p: FloatArray, v: FloatArray, m: FloatArray
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RankCounts:
-    """Activations and messages of ranks, which times do not change; (points, ranks) arrays, 0 beyond the ranks."""
+    """Activations and pairs of ranks, which times do not change; (points, ranks) arrays, 0 beyond the ranks. [-]"""
 
-    until_b: FloatArray  #: chunk activations held at once until the gradient of the input is there [-]
-    until_w: FloatArray  #: the same until that of the weights is there [-]
-    pairs: FloatArray  #: of passes that overlap [-]
-    messages: FloatArray  #: between ranks, all together; (points,) [-]
+    until_w: FloatArray  #: chunk activations held at once until the gradient of the weights is there
+    pairs: FloatArray  #: of passes that overlap
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class PipelineRanks(RankCounts):
-    """Times and holdings of pipelines rank by rank; (points, ranks) arrays, 0 beyond a pipeline's ranks."""
+class PipelineRanks:
+    """Times of pipelines rank by rank; (points, ranks) arrays, 0 beyond a pipeline's ranks."""
 
-    start: FloatArray  #: of the first pass [s]
-    end: FloatArray  #: of the last [s]
-    busy: FloatArray  #: work [s]
+    end: FloatArray  #: of the last pass [s]
+    pairs: FloatArray  #: of passes that overlap [-]
 
     def take(self, rows: IntArray) -> PipelineRanks:
         """The record of some of the pipelines."""
-        return PipelineRanks(**{member.name: getattr(self, member.name)[rows] for member in fields(self)})
+        return PipelineRanks(end=self.end[rows], pairs=self.pairs[rows])
 
 
 def pipeline_ranks(asked: Pipelines) -> PipelineRanks:
-    """Times and held activations of each rank of each pipeline."""
-    counts, passes = rank_counts(asked), asked.passes
-    number = (asked.micro_batches * asked.vpp)[:, np.newaxis]
-    busy = number * passes.whole + counts.pairs * (passes.pair - passes.whole)
-    return PipelineRanks(
-        start=_starts(asked),
-        end=np.where((asked.pp == 1)[:, np.newaxis], busy, _ends(asked)),
-        busy=busy,
-        until_b=counts.until_b,
-        until_w=counts.until_w,
-        pairs=counts.pairs,
-        messages=counts.messages,
-    )
+    """When each rank of each pipeline is done, and its overlapped passes."""
+    pairs, passes = rank_counts(asked).pairs, asked.passes
+    alone = (asked.micro_batches * asked.vpp)[:, np.newaxis] * passes.whole + pairs * (passes.pair - passes.whole)
+    return PipelineRanks(end=np.where((asked.pp == 1)[:, np.newaxis], alone, _ends(asked)), pairs=pairs)
 
 
 def rank_counts(asked: Pipelines) -> RankCounts:
-    """Activations that ranks hold and messages that they send, from their orders: times of passes do not matter."""
+    """Activations that ranks hold and passes that they overlap, from their orders: times of passes do not matter."""
     in_line = asked.where(lambda schedule: schedule.chunk_by_chunk)
     followers = Followers.of(asked, np.flatnonzero(~in_line))
-    held = np.where(in_line, asked.micro_batches * asked.vpp, 0.0)[:, np.newaxis] * asked.there
-    until_b, until_w, pairs = held, held.copy(), np.zeros_like(held)
-    messages = np.where(asked.pp > 1, 2 * asked.micro_batches * (asked.pp * asked.vpp - 1), 0.0)
+    until_w = np.where(in_line, asked.micro_batches * asked.vpp, 0.0)[:, np.newaxis] * asked.there
+    pairs = np.zeros_like(until_w)
     for one, points in zip(followers.orders, followers.points, strict=True):
-        ranks, turns = slice(one.until_b.size), followers.turns[points]
-        until_b[points, ranks], until_w[points, ranks] = one.until_b, one.until_w
-        pairs[points, ranks], messages[points] = one.pairs(turns), one.messages(turns)
-    return RankCounts(until_b=until_b, until_w=until_w, pairs=pairs, messages=messages)
+        ranks = slice(one.until_w.size)
+        until_w[points, ranks], pairs[points, ranks] = one.until_w, one.pairs(followers.turns[points])
+    return RankCounts(until_w=until_w, pairs=pairs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -161,16 +147,6 @@ def equal_rows(*columns: FloatArray) -> list[IntArray]:
     if columns[0].size == 1:
         return [np.zeros(1, dtype=np.intp)]
     return np.split(np.argsort(back, kind="stable"), np.cumsum(np.bincount(back))[:-1])
-
-
-def _starts(asked: Pipelines) -> FloatArray:
-    """When each rank starts: when the first micro-batch has come there from its end; (points, ranks). [s]"""
-    hop = (asked.passes.forward + asked.passes.message[:, np.newaxis]) * asked.there
-    until = hop.cumsum(axis=1)
-    from_last = until[:, -1:] - until
-    second_half = 2 * np.arange(hop.shape[1]) >= asked.pp[:, np.newaxis]
-    turned = asked.where(lambda schedule: schedule.both_ends)[:, np.newaxis] & second_half
-    return np.where(asked.there, np.where(turned, from_last, until - hop), 0.0)
 
 
 def _ends(asked: Pipelines) -> FloatArray:
