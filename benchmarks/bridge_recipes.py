@@ -78,7 +78,10 @@ class Name:
             return arguments[0]  # a decorator
         if self.path.endswith(".get_mixed_precision_config"):
             return Record(f".{arguments[0].replace('-', '_')}") if isinstance(arguments[0], str) else arguments[0]
-        sizes = dict.fromkeys(SIZES, 1) if self.path.startswith("hub:") else {}
+        hub = re.match(r"hub:(.*):", self.path)
+        sizes: dict[str, Any] = {**dict.fromkeys(SIZES, 1), "cross_entropy_loss_fusion": True} if hub else {}
+        if hub and (model := current_name(hub[1], "models")) in names("models"):
+            sizes["vocab_size"] = int(getattr(load_model(model), "vocab_size", 0))
         return Record(self.path, *arguments, **{**sizes, **given})
 
     def __instancecheck__(self, other: Any) -> bool:

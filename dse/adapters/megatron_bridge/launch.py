@@ -92,18 +92,17 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         model["window_size"] = [int(size) for size in left.pop("window_size").split(",")]
     if "moe_layer_freq" in left:
         model["moe_layer_freq"] = pattern(left.pop("moe_layer_freq"))
-    if left.pop("no_rope_fusion", False):
-        model["apply_rope_fusion"] = False
-    if "cpu_offloading_num_layers" in left:
-        model["cpu_offloading"] = True
+    model |= {"apply_rope_fusion": False} if left.pop("no_rope_fusion", False) else {}
+    model |= {"cpu_offloading": True} if "cpu_offloading_num_layers" in left else {}
     if "cuda_graph_impl" in left:
         model["use_te_rng_tracker"], sections["ddp"]["check_for_nan_in_grad"] = True, False
     chunks = left.get("hybrid_layer_pattern", "").count("|") + 1
     stages, several = left["pipeline_model_parallel_size"], "num_virtual_stages_per_pipeline_rank" in left
     if left.pop("overlap_p2p_comm", True) and stages > 1 and (several or chunks > stages or "layout" in str(left)):
         model |= {"overlap_p2p_comm": True, "batch_p2p_comm": False}
-    # Megatron-Bridge pads no table that a file names
+    # Megatron-Bridge pads no table that a file names, and fuses the loss
     model |= {"vocab_size": left.pop("padded_vocab_size"), "should_pad_vocab": False}
+    model["cross_entropy_loss_fusion"] = False
     for name, value in left.items():
         latent = settings.get("multi_latent_attention") or name not in NAMES["plain_yarn"]
         section, key = PLACES.get(name, ("model", name)) if latent else ("model", NAMES["plain_yarn"][name])
@@ -214,6 +213,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
 def _of_nemo_1(content: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration of NeMo 1 as Megatron-Bridge has it: batches, optimizer and number formats stood in `model`."""
     model = {NAMES["nemo_1"].get(key, key): value for key, value in content["model"].items()}
+    model.setdefault("cross_entropy_loss_fusion", False)
     if times := re.fullmatch(r"\$\{multiply: *(\d+), *\$\{\.hidden_size\}\}", str(model.get("ffn_hidden_size"))):
         model["ffn_hidden_size"] = int(times[1]) * model["hidden_size"]
     gate, optim = str(model.get("activation", "gelu")).removeprefix("fast-"), model.get("optim") or {}
