@@ -60,7 +60,7 @@ Result = TypeVar("Result")
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pricer:
     """A space and the rules that evaluate its designs; to another process it goes as the space's text, with the user's
     objects that it needs: functions that its formulas call, a registered profile and work."""

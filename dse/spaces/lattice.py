@@ -117,7 +117,7 @@ class Lattice:
     def varied(self, design: FloatArray) -> list[FloatArray]:
         """For each component, a design and the legal ones with another combination of it, all else kept.
 
-        Of components of more than `MOST_ROWS` combinations, those that options and pairs of steps lead to.
+        One of more than `MOST_ROWS` combinations has a table for each of its parameters, and one of pairs of steps.
         """
         tables, columns = [], {parameter.name: at for at, parameter in enumerate(self.parameters)}
         components = dict(enumerate(self.space.legal.components))
@@ -130,8 +130,11 @@ class Lattice:
                 others = others[self.legal(others)]
             else:
                 inside = {*np.flatnonzero(self.groups == group).tolist()}
-                moves = (*self.one_step, *self.lines, *self.pairs)
-                others = self.moved(design[None], tuple(m for m in moves if inside.issuperset(at for at, _ in m)))[0]
+                for at in inside:
+                    moves = tuple(move for move in (*self.one_step, *self.lines) if move[0][0] == at)
+                    tables.append(np.concatenate([design[None], self.moved(design[None], moves)[0]]))
+                moves = tuple(move for move in self.pairs if inside.issuperset(at for at, _ in move))
+                others = self.moved(design[None], moves)[0]
             tables.append(np.concatenate([design[None], others]))
         return tables
 

@@ -46,13 +46,6 @@ PARENTS = ":parent:"
 MOST_TRIALS = 400
 
 
-def lessons_of(base: BaseSampler | None) -> Lessons:
-    """Which trials a sampler reads: a genetic one breeds from the last generation and its parents."""
-    if base is None or isinstance(base, optuna.samplers.RandomSampler | ScreeningSampler):
-        return "none"
-    return "generation" if isinstance(base, BaseGASampler) else "all"
-
-
 class LearningStudy:
     """The trials that a sampler reads, as an Optuna study in memory.
 
@@ -213,7 +206,9 @@ class History:
         self._tail: list[Key] = []  # designs of the batch in progress
         self._short = -1  # a batch that needs more designs than those of its share
         sampler = legal_sampler(plan.sampler, space, SeedSequence(0), (), rules, custom=plan.custom)
-        lessons = lessons_of(sampler.base)
+        lessons: Lessons = "generation" if isinstance(sampler.base, BaseGASampler) else "all"
+        if sampler.base is None or isinstance(sampler.base, optuna.samplers.RandomSampler | ScreeningSampler):
+            lessons = "none"
         self._learning = LearningStudy(stored.directions, lessons, plan.batch_size, plan.concurrency)
         self._memories: dict[int, Mapping[str, Any]] = {}  # of the last batches
         self._inner: InnerSearch | None = None

@@ -27,7 +27,7 @@ from costmodel.steps.breakdown import PARTS, ResultTable
 from costmodel.steps.resolve_sharding import least_memory
 from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
 from dse.fronts import as_costs
-from dse.pricing.evaluated import machine, rules_for
+from dse.pricing.evaluated import machine
 from dse.pricing.evaluation import transformer_run
 from dse.pricing.workers import Pricer
 from dse.spaces.formulas.expressions import Expression
@@ -360,16 +360,10 @@ def problem_of(pricer: Pricer, most: int = MOST_LAYOUTS) -> Problem | None:
     return bounded(Problem(pricer, tuple(layouts), forests, timed, fixed, {}, np.empty(0), proved=True))
 
 
+@lru_cache(maxsize=2)
 def _sent_problem(pricer: Pricer) -> Problem | None:
     """Build the problem in a worker, which checks by its `Pricer` that its cost model is the same, and keeps it."""
-    return _problem(pricer.space.text, pricer.rules.profile)
-
-
-@lru_cache(maxsize=2)
-def _problem(text: str, profile: str) -> Problem | None:
-    """Build the problem of a space's text."""
-    space = Space.from_text(text)
-    return problem_of(Pricer(space, rules_for(space, profile)))
+    return problem_of(pricer)
 
 
 def bounded(problem: Problem) -> Problem | None:

@@ -28,15 +28,16 @@ TOLERANCE: Final = 0.02
 LEAST_GAIN: Final = 1e-9
 
 
-def combined(changes: Sequence[FloatArray], room: FloatArray) -> IntArray:
+def combined(changes: Sequence[FloatArray], room: FloatArray, rounds: int) -> IntArray:
     """Combinations that should lessen an objective within the limits: (combinations, components) rows of components.
 
     `changes` have, for each component, (rows, 1 + limits) logarithms of factors of the objective and of the use of each
     limit; the first row is that of no change. `room` is the logarithm of the factor to each limit, (limits,). The
-    combinations of all components come first, then those of fewer and fewer, without the components of most rows. [-]
+    combinations of all components come first, then those of fewer and fewer, without the components of most rows, in
+    `rounds` at most. [-]
     """
     rows, changes = [], [*changes]
-    for number in np.argsort([-len(change) for change in changes], kind="stable"):
+    for number in np.argsort([-len(change) for change in changes], kind="stable")[:rounds]:
         rows.append(_least(changes, room, np.r_[1.0, _multipliers(changes, room)]))
         changes[number] = changes[number][:1]
     return np.concatenate(rows)

@@ -4,8 +4,9 @@ The cost model evaluates thousands of designs in the time that Optuna takes for 
 space by itself and proposes the designs that add most to the front. Each round evaluates a few thousand designs in one
 call: neighbours of the front's designs, crossings of them, and designs at random. In the end the best design of each
 objective is polished: its components are varied one by one, and combinations that should then be better are evaluated,
-until none is. Then bounds (`dse.searching.bounding`) rule out a better best design of each objective, and of spaces
-where few designs decide it, all designs but the exact front. A small space is evaluated whole. The result is an
+until none is. Designs of a small front are polished, too, without more cost by other objectives. Then bounds
+(`dse.searching.bounding`) rule out a better best design of each objective, and of spaces where few designs decide it,
+all designs but the exact front. A small space is evaluated whole. The result is an
 `Archive`, from which the next batch goes on.
 """
 
@@ -51,6 +52,8 @@ CROSSED, FRESH = 0.35, 0.15
 WHOLE, IN_ORDER = 5, 6
 #: Most designs evaluated for polishing, over those of the batch.
 POLISHED: Final = 12
+#: Designs of a small front that move in a batch, and combinations of each kind that are tried for one.
+HELD, TRIED = 12, 64
 #: Most designs and boxes of a bounded search for the best designs, and for the front, over those of the batch.
 BEST_BOUNDED, FRONT_BOUNDED = 10, 4
 #: Added to the time of infeasible shardings of a design, so that feasible ones come first. [s]
@@ -144,6 +147,11 @@ class Screening:
         best = front.costs.argmin(axis=0) if len(front.costs) else np.empty(0, dtype=np.intp)
         children = self.lattice.crossed(front.places, best, int(self._size * CROSSED), self.rng)
         near = self._new(np.concatenate([near, children]))
+        if len(front.places) and front.explored.all():  # a small front, so two steps away, too
+            room = max(int(self._size * (1 - FRESH)) - len(near), 0)
+            parents = self.rng.permutation(len(front.places))[: 1 + 2 * room // max(len(self.lattice.pairs), 1)]
+            pairs = self.lattice.moved(front.places[parents], self.lattice.pairs)[0]
+            near = np.concatenate([near, self._new(self.rng.permutation(pairs)[:room])])
         free = max(int(self._size * FRESH), self._size - len(near), 1)
         self._noted(np.concatenate([near, self.lattice.random(free, self.rng)]))
 
@@ -158,17 +166,26 @@ class Screening:
     def _polish(self) -> None:
         """Move the best design of each objective until no combination of components that should be better is.
 
-        Where nothing is feasible yet, the design that breaks limits the least moves.
+        Where nothing is feasible yet, the design that breaks limits the least moves. Then some designs of a small front
+        move, which should cost no more by other objectives.
         """
         most = self.evaluated + POLISHED * self.budget
         while self.evaluated < most and (here := self._unpolished()):
-            self._noted(self._new(self._combined(*here, most)))
+            [effects] = self._effects(here[0][np.newaxis], most - self.evaluated)
+            designs = self._combined(here[0], effects, here[1], self._size)
+            self._noted(self._new(designs[: max(most - self.evaluated, 0)]))
+        rows = self.rng.permutation(np.flatnonzero(self.archive.explored < 2))[:HELD]
+        if rows.size and len(self.archive.places) <= BATCH_SIZE:
+            self.archive.explored[rows] = 2
+            designs = self.archive.places[rows]
+            moved = zip(designs, self._effects(designs, self.budget), strict=True)
+            self._noted(self._new(np.concatenate([self._combined(*of, 0, TRIED, held=True) for of in moved])))
 
     def _unpolished(self) -> tuple[FloatArray, int] | None:
         """The best design of an objective, or the one nearest to feasibility, and the objective; None once polished."""
         for objective, best in enumerate(self.archive.costs.argmin(axis=0) if len(self.archive.costs) else ()):
-            if self.archive.explored[best] != 2:
-                self.archive.explored[best] = 2
+            if self.archive.explored[best] != 3:
+                self.archive.explored[best] = 3
                 return self.archive.places[best], objective
         if len(self.archive.costs):
             return None
@@ -176,36 +193,42 @@ class Screening:
         last, self._nearest = self._nearest, places[violations.argmin()]
         return None if np.array_equal(last, self._nearest) else (self._nearest, 0)
 
-    def _combined(self, best: FloatArray, objective: int, most: int) -> FloatArray:
+    def _combined(self, best: FloatArray, effects: list[Effects], objective: int, most: int,
+                  *, held: bool = False) -> FloatArray:  # fmt: skip
         """Designs that should be better, whose components are those of evaluated designs that differ in one alone.
 
-        Components may act on each other, so a round of designs with two other components is among them too.
+        Components may act on each other, so designs with two other components are among them too; `most` of each kind.
+        [-] They should not cost more by other objectives if these are `held`.
         """
         from dse.searching.samplers.knapsack import combined, paired
 
-        effects = self._effects(best, most)
-        now = effects[0][1][0]
-        columns = [objective, *range(self.archive.costs.shape[1], now.size)]
+        now, objectives = effects[0][1][0], self.archive.costs.shape[1]
+        others = [other for other in range(objectives) if held and other != objective]
+        columns = [objective, *others, *range(objectives, now.size)]
         changes = [(logs - now)[:, columns] for _, logs in effects]
         finite = [np.isfinite(change).all(axis=1) for change in changes]
         if not finite[0][0]:
             return best[np.newaxis][:0]
-        changes, room = [change[rows] for change, rows in zip(changes, finite, strict=True)], -now[columns[1:]]
-        chosen = np.concatenate([combined(changes, room), paired(changes, room, self._size)])
+        changes = [change[rows] for change, rows in zip(changes, finite, strict=True)]
+        room, rounds = np.r_[np.zeros(len(others)), -now[objectives:]], 1 if held else len(changes)
+        chosen = np.concatenate([combined(changes, room, rounds)[:most], paired(changes, room, most)])
         designs = best
         for (places, _), rows, numbers in zip(effects, finite, chosen.T, strict=True):
             designs = np.where(places[rows][numbers] != best, places[rows][numbers], designs)
-        return designs[: max(most - self.evaluated, 0)]
+        return designs[self.lattice.legal(designs)]
 
-    def _effects(self, best: FloatArray, most: int) -> list[Effects]:
-        """For each component, the best and designs that differ from it in that one alone."""
-        tables = self.lattice.varied(best)
+    def _effects(self, designs: FloatArray, most: int) -> list[list[Effects]]:
+        """Designs that differ from each of some in one component alone, about `most` in all, in one call. [-]"""
+        tables = [table for design in designs for table in self.lattice.varied(design)]
         places, owners = np.concatenate(tables), np.repeat(np.arange(len(tables)), [*map(len, tables)])
-        drawn = self.rng.random(len(places)) < (most - self.evaluated) / len(places)
-        kept = np.flatnonzero(drawn | (places == best).all(axis=1))
+        drawn = self.rng.random(len(places)) < most / len(places)
+        kept = np.flatnonzero(drawn | np.r_[True, owners[1:] > owners[:-1]])  # a table begins with the design
         places, owners = places[kept], owners[kept]
-        logs = logarithms(*self._noted(places))
-        return [(places[owners == number], logs[owners == number]) for number in range(len(tables))]
+        different, back = np.unique(places, axis=0, return_inverse=True)
+        logs = logarithms(*self._noted(different))[back.ravel()]
+        effects = [(places[owners == number], logs[owners == number]) for number in range(len(tables))]
+        count = len(tables) // len(designs)
+        return [effects[at : at + count] for at in range(0, len(tables), count)]
 
     def _reserve(self, n: int) -> FloatArray:
         """The designs next to the front; where nothing is feasible, those next to feasibility."""

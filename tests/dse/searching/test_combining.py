@@ -19,7 +19,7 @@ def test_the_best_combination_within_the_limits_is_among_them(seed):
     totals = sum(change[rows] for change, rows in zip(changes, every.T, strict=True))
     within = (totals[:, 1:] <= room).all(axis=1) & ((totals[:, 0] < 0) | (room < 0).any())
     assert within.any()
-    actual = {*map(tuple, combined(changes, room).tolist())}
+    actual = {*map(tuple, combined(changes, room, len(changes)).tolist())}
     assert tuple(every[np.where(within, totals[:, 0], np.inf).argmin()].tolist()) in actual
     costs = np.where(within & ((every > 0).sum(axis=1) <= 2), totals[:, 0], np.inf)
     two = {*map(tuple, paired(changes, room, 64).tolist())}
