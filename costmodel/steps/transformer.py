@@ -20,7 +20,7 @@ from typing import Final, Self
 import numpy as np
 
 from costmodel.columns import FloatArray, IntArray, UniqueRows, distinct_rows, in_rows, is_long
-from costmodel.errors import DseError
+from costmodel.errors import DseError, ParameterError, shortened
 from costmodel.kernels.kernel_cost import Items, added
 from costmodel.kernels.kernel_tables import has_units, optimizer_work, some_narrow, transformer_gemms
 from costmodel.kernels.products import best_tiles, is_possible
@@ -197,6 +197,10 @@ def step(
     -----
     Designs are evaluated in chunks, so that memory does not grow with their number except for the result.
     """
+    kinds = (ModelShape, System, DesignPoints, Precision)
+    for argument, kind in zip((model, system, design, precision), kinds, strict=True):
+        if not isinstance(argument, kind):
+            raise ParameterError(f"step: expected an object of class {kind.__name__}, not {shortened(repr(argument))}")
     return transformer_step(Run(model, system, design, precision))
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
+from numbers import Real
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
 from costmodel.columns import BoolArray, Columns, FloatArray, broadcast_columns, column
-from costmodel.errors import DseError, suggestion
+from costmodel.errors import DseError, shortened, suggestion
 from costmodel.machine import LARGEST
 from costmodel.training.blocks import BLOCKS, Block
 
@@ -170,13 +171,15 @@ def encoded(name: str, value: Any, domain: Domain) -> FloatArray:
 
     Raises `DseError` for a word that is not one of the column's, or a value that is not a number.
     """
+
+    def code(entry: Any) -> float:
+        try:
+            return float(entry if isinstance(entry, Real) else domain.words.index(entry))
+        except (ValueError, OverflowError):
+            wrong = shortened(str(entry))
+            raise DseError(f"design: {name}: {wrong!r} is not a value{suggestion(wrong, domain.words)}") from None
+
     array = np.asarray(value)
-    if array.dtype.kind not in "USO":
+    if array.dtype.kind in "biuf":
         return array.astype(np.float64)
-    try:
-        codes = {v: domain.words.index(v) if isinstance(v, str) else v for v in set(array.ravel().tolist())}
-        return np.array([float(codes[v]) for v in array.ravel().tolist()]).reshape(array.shape)
-    except (ValueError, TypeError):
-        known = (v for v in array.ravel() if not (v in domain.words or isinstance(v, int | float)))
-        wrong = next(str(v) for v in known)
-        raise DseError(f"design: {name}: {wrong!r} is not a value{suggestion(wrong, domain.words)}") from None
+    return np.array([code(entry) for entry in array.ravel().tolist()]).reshape(array.shape)

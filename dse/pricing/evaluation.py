@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from costmodel.columns import FloatArray, concatenated, layout_of
-from costmodel.errors import DseError, ParameterError
+from costmodel.errors import DseError
 from costmodel.rules.registry import NATIVE
 from costmodel.rules.rules import TRAINING, WorkloadRules
 from costmodel.steps.breakdown import ResultTable
@@ -48,8 +48,7 @@ def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: Workload
     memory. [-] `jobs` processes evaluate chunks if there is enough work for two of them.
     """
     rules = rules or evaluated.rules_for(space)
-    if not all(isinstance(columns.get(name), np.ndarray) for name in space.by_name):
-        raise ParameterError("{columns}: expected an array for each parameter, as `Space.encode` returns them")
+    space.check_batch(columns)
     points = next(iter(columns.values())).size
     if not points:
         any_design = space.legal.random(1, np.random.default_rng(0))

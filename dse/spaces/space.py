@@ -225,8 +225,19 @@ class Space(Definition):
         return {p.name: np.array([p.code(design.get(p.name, "none")) for design in designs]) for p in self.parameters}
 
     def decode(self, columns: Mapping[str, FloatArray]) -> list[Params]:
-        """Designs of a batch, one mapping each."""
+        """Designs of a batch of codes, as `encode` returns it; one mapping each."""
+        self.check_batch(columns)
         return decoded(self.parameters, columns)
+
+    def check_batch(self, columns: Mapping[str, FloatArray]) -> None:
+        """Refuse columns that are not as `encode` returns them; `ParameterError` names the first."""
+        size = max(np.size(columns.get(name, 0)) for name in self.by_name)
+        for name, parameter in self.by_name.items():
+            values = columns.get(name)
+            if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf" or values.shape != (size,):
+                raise ParameterError(f"{{columns}}: {name}: expected an array of {size}, as `Space.encode` returns it")
+            if parameter.words and not np.isin(values, range(len(parameter.words))).all():
+                raise ParameterError(f"{{columns}}: {name}: expected codes of its {len(parameter.words)} options")
 
     def known_values(self, columns: Mapping[str, FloatArray]) -> dict[str, Any]:
         """Values of every name that is known before evaluation: constants, parameters, derived columns."""

@@ -34,14 +34,14 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 66_763),
-    ("costmodel dse", "dse.adapters", 44_791),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_341),
+    ("costmodel dse", "", 66_780),
+    ("costmodel dse", "dse.adapters", 44_808),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_348),
     ("dse.searching dse.storage", "", 6_697),
     ("dse.adapters", "", 21_972),
     ("dse.adapters.xla", "", 6_461),
     ("dse.adapters.dfmodel", "", 3_957),
-    ("tests", "", 29_774),
+    ("tests", "", 29_773),
 ]
 
 #: Names without a meaning, which no value has.

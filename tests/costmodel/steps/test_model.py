@@ -2,7 +2,7 @@
 
 import pytest
 
-from costmodel import DesignPoints, DseError, ModelShape, load_model
+from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
 from costmodel.steps.micro_batch.rank_memory import layer_memory, layer_parameters, rank_memory
 from costmodel.steps.pipeline.stages import pipeline_stages
 from costmodel.steps.stage_memory import fullest_stage, held_micro_batches
@@ -118,3 +118,8 @@ def test_all_ranks_together_hold_all_parameters():
 def test_impossible_designs_are_refused(columns, message):
     with pytest.raises(DseError, match=message):
         DesignPoints.of(**columns)
+
+
+def test_an_argument_of_another_type_is_named():
+    with pytest.raises(DseError, match="expected an object of class ModelShape, not 'gpt2_xl'"):
+        step("gpt2_xl", load_system("h100_80g_dgx"), DesignPoints.of())

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
+from costmodel import DesignPoints, ModelShape, load_model, load_system, step
 from costmodel.steps.micro_batch.exchanges import context_parallel
 from costmodel.steps.stage_memory import WORKSPACE_BYTES
 from costmodel.training.kinds import loss_passes
 from costmodel.training.precision import CROSS_ENTROPY
-from tests.support.cases import by_table, cases
+from tests.support.cases import cases
 from tests.support.runs import ranks_of
 
 W = 2  # bytes of an element
@@ -90,12 +90,6 @@ def test_activations_on_their_way_to_a_host_take_no_longer_where_exchanges_overl
     plain, beside = (step(experts, slow, DesignPoints.of(**columns, overlap_ep=on)) for on in (0, 1))
     assert plain.offload_time > plain.ep_communication_time > 0
     assert beside.step_time <= plain.step_time * (1 + 1e-12)
-
-
-@by_table("columns", "said")
-def test_a_design_that_contradicts_itself_is_refused(columns, said):
-    with pytest.raises(DseError, match=said):
-        DesignPoints.of(**columns)
 
 
 #: Columns of a design, and peak less resident memory that Megatron-LM logs in functional tests (d98e8a64dd,
