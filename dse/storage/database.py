@@ -407,9 +407,7 @@ def set_aside_foreign_log(path: Path, url: str) -> None:
         try:
             log.rename(aside)
         except OSError as error:
-            raise DseError(
-                f"storage {url}: {log.name} belongs to another file; move it away ({error.strerror})"
-            ) from None
+            raise DseError(f"storage {url}: {log.name} is of another file; move it away ({error.strerror})") from None
         LOG.warning("dse: storage %s: %s belongs to another file; it is %s now", url, log.name, aside.name)
 
 
@@ -470,32 +468,34 @@ def restore(url: str, file: Path) -> Path | None:
         raise DseError(f"--restore {file}: is the database itself; name a backup")
     checked(file)
     old = target.with_name(f"{target.name}.replaced-{secrets.token_hex(4)}")
-    moved = False
+    part = target.with_name(f"{PART_BEGINNING}{secrets.token_hex(8)}{PART_ENDING}")
     try:
+        with file.open("rb") as copy:  # whole before the old database moves: the disk may be full
+            write_beside(part, iter(lambda: copy.read(PIECE), b""), durable=True)
         for ending in ENDINGS:  # the old log stays with the old file
-            log = target.with_name(target.name + ending)
-            if log.exists():
-                log.rename(old.with_name(old.name + ending))
-                moved = True
-        with file.open("rb") as copy:
-            write_beside(target, iter(lambda: copy.read(PIECE), b""), durable=True)
+            with suppress(FileNotFoundError):
+                target.with_name(target.name + ending).rename(old.with_name(old.name + ending))
+        part.replace(target)
+        sync_folder(target.parent)
     except OSError as error:
         raise DseError(f"--restore {file}: {error.filename or target}: {error.strerror or error}") from None
-    return old if moved else None
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+    return old if old.exists() else None
 
 
 def required_path(url: str, instead: str) -> Path:
     """The file of an SQLite database; a `DseError` that names the program of PostgreSQL for others."""
-    path = sqlite_path(url)
-    if path is None:
-        raise DseError(f"backups: PostgreSQL has its own program: {instead}")
-    return path
+    if path := sqlite_path(url):
+        return path
+    raise DseError(f"backups: PostgreSQL has its own program: {instead}")
 
 
 def checked(file: Path) -> None:
     """Refuse a file that is not a whole database of studies; a `DseError`."""
     if not file.is_file():
-        raise DseError(f"--restore {file}: no such file")
+        raise DseError(f"--restore {file}: no such file, or no regular one")
     if (log := file.with_name(file.name + "-wal")).exists() and log.stat().st_size:
         raise DseError(f"--restore {file}: has a log, {log.name}: name a file that `dse studies --backup` wrote")
     try:
@@ -505,4 +505,4 @@ def checked(file: Path) -> None:
     except sqlite3.Error as error:
         verdict = str(error)
     if verdict != "ok":
-        raise DseError(f"--restore {file}: no whole database of studies ({verdict.splitlines()[0]})")
+        raise DseError(f"--restore {file}: no whole database of studies ({verdict.splitlines()[-1]})")

@@ -46,9 +46,12 @@ def test_a_backup_holds_what_a_killed_writer_stored(url, tmp_path):
     assert not [*tmp_path.glob("*.foreign-*")]  # a log in use stays
 
 
-def test_a_restored_backup_replaces_the_database_and_its_log(url, tmp_path):
+def test_a_restored_backup_replaces_the_database_and_its_log(url, tmp_path, monkeypatch):
     assert stdout_of("studies", "--backup", "copy.db").startswith("copy.db: ")
     grown(url, 40)
+    with monkeypatch.context() as disk:  # which does not take the copy: the database stays in its place
+        disk.setattr(os, "fsync", lambda _: os.stat("full"))
+        assert "--restore copy.db: full: No such file" in stderr_of("studies", "--restore", "copy.db")
     old = tmp_path / stdout_of("studies", "--restore", "copy.db").rpartition("the database before is ")[2].strip()
     assert count(url) == 10
     assert count(f"sqlite:///{old}") == 40
@@ -60,20 +63,17 @@ def test_a_backup_that_is_copied_by_hand_survives_the_log_of_a_killed_writer(url
     """Without help SQLite replays the log into the copy."""
     back_up(url, tmp_path / "copy.db")
     grown(url, 40)
-    shutil.copy(tmp_path / "dse.db-wal", tmp_path / "kept")
+    log = (tmp_path / "dse.db-wal").read_bytes()
     shutil.copy(tmp_path / "copy.db", tmp_path / "dse.db")
     assert count(url) == 10
     assert "dse.db-wal belongs to another file; it is dse.db-wal.foreign-" in caplog.text
-    [aside] = tmp_path.glob("dse.db-wal.foreign-*")
-    assert aside.read_bytes() == (tmp_path / "kept").read_bytes()
-    with sqlite3.connect(tmp_path / "dse.db") as database:
-        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert [aside.read_bytes() for aside in tmp_path.glob("dse.db-wal.foreign-*")] == [log]
+    assert sqlite3.connect(tmp_path / "dse.db").execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 @by_table("content", "message")
 def test_what_is_no_backup_is_refused_and_nothing_changes(url, tmp_path, content, message):
-    if content is not None:
-        (tmp_path / "copy.db").write_text(content)
+    (tmp_path / "copy.db").write_text(content)
     with pytest.raises(DseError, match=message):
         restore(url, tmp_path / "copy.db")
     assert count(url) == 10
