@@ -244,10 +244,10 @@ def gains(costs: FloatArray, reference: FloatArray) -> FloatArray:
     if objectives == 2:
         return stair_gains(costs, reference)
     left, added = Undominated(reference), np.zeros(len(costs))
-    for row, point in enumerate(costs):
-        [added[row]] = left.gains(point[np.newaxis])
-        if added[row] > 0:
-            left.add(point)
+    for start in range(0, len(costs), AT_ONCE):
+        for row in start + np.flatnonzero(left.gains(costs[start : start + AT_ONCE])):
+            [added[row]] = left.gains(costs[[row]])
+            left.add(costs[row])
     return added
 
 
