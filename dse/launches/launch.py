@@ -380,8 +380,9 @@ def launch_files(run: TransformerRun, form: str, framework: str = "", *,
             continue
         if launch["pp"] == 1 and launch.differs("schedule"):  # all micro-batches at once, without stages
             lost = [*lost, f"schedule={launch['schedule']}"]
-        lost += [f"document_len={launch.model.document_len:g}"] * (launch.model.document_len > 0)
-        lost += ["reference_model=true"] * launch["reference_model"]
+        length = launch.model.document_len
+        stated = {f"document_len={length:g}": length, "reference_model=true": launch["reference_model"]}
+        lost = [*lost, *(text for text, value in stated.items() if value)]
         notes = (f"{form} has no setting for {'; '.join(lost)}",) if lost else ()
         evaluated_by = rf"\g<0>\n# dse framework: {framework or 'none'}"  # below the first line of its comment
         yield Artefact(re.sub(r"^# .*$", evaluated_by, text, count=1, flags=re.M).encode(), notes, differs)

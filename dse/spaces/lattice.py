@@ -133,8 +133,7 @@ class Lattice:
                 for at in inside:
                     moves = tuple(move for move in (*self.one_step, *self.lines) if move[0][0] == at)
                     tables.append(np.concatenate([design[None], self.moved(design[None], moves)[0]]))
-                moves = tuple(move for move in self.pairs if inside.issuperset(at for at, _ in move))
-                others = self.moved(design[None], moves)[0]
+                others = self.moved(design[None], tuple(m for m in self.pairs if {at for at, _ in m} <= inside))[0]
             tables.append(np.concatenate([design[None], others]))
         return tables
 

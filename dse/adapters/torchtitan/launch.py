@@ -41,7 +41,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         raise NotExpressible(f"pp={launch['pp']}: torchtitan has no stages of a model with tied embeddings")
     predicts = launch.model.mtp_layers > 0 and launch["pp"] * launch["cp"] == 1
     lost = launch.lost(TABLES["lost"])
-    lost += [f"model: mtp_layers={launch.model.mtp_layers:g}"] * (launch.model.mtp_layers > 0 and not predicts)
+    lost += [f"model: mtp_layers={launch.model.mtp_layers:g}"] if launch.model.mtp_layers and not predicts else []
     name = re.sub(r"\W", "_", launch.model.name)
     body = _call("Trainer.Config", _sections(launch, predicts=predicts))
     spec = _call("model_registry", _registry(launch, flavor, predicts=predicts))

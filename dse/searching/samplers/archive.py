@@ -47,7 +47,7 @@ class Archive:
 
     places: FloatArray  #: (designs, parameters)
     costs: FloatArray  #: (designs, objectives), less is better [the unit of each]
-    explored: FloatArray  #: (designs,) 1: neighbours were evaluated; 2, 3: it was polished, as the best; else 0
+    explored: FloatArray  #: (designs,) 1: neighbours were evaluated; 2: polished; 3: polished as the best; else 0
     sent: BoolArray  #: (designs,) whether it became a trial
     reserve: FloatArray  #: (others, parameters): feasible designs that are beaten, the least beaten first
     complete: bool = False  #: whether every legal design is evaluated, or ruled out by proved bounds
