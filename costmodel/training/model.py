@@ -161,7 +161,7 @@ class ModelShape(ModelDimensions):
         flops = sum(count * 2 * self.multiply_adds(kernel, causal=causal) for kernel, count in self.every_kernel)
         return flops + 2 * (1 + self.mtp_layers) * self.hidden_size * self.vocab_size
 
-    @property
+    @cached_property
     def forward_core_flops_per_sequence(self) -> float:
         """FLOP of `forward_flops_per_sequence` in cores and linear mixers, which multiply by no weight. [FLOP]"""
         adds = (count * k.kind.multiply_adds(self.of_kernel(k), k, True) for k, count in self.every_kernel)
@@ -173,7 +173,7 @@ class ModelShape(ModelDimensions):
         counted = self.weights(kernel) * self.active_share(kernel) if matrix and matrix.model_flops else 0.0
         return counted + kernel.kind.multiply_adds(self.of_kernel(kernel), kernel, causal)
 
-    @property
+    @cached_property
     def forward_flops_per_sequence(self) -> float:
         """Multiply-adds of the forward pass of one sequence, each counted as two. [FLOP]
 
