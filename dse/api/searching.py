@@ -71,7 +71,7 @@ def search(
     sampler, seed, profile : optional
         The sampler, its random numbers, and the rules of the cost model; fixed when a study starts.
     start, warm_start : sequence of str; str, optional
-        Designs to evaluate first, such as ``"tp=8,pp=16"`` or ``"expert"``; a study whose best designs are.
+        Designs to evaluate first, such as ``"tp=8,pp=16"``; a study whose best designs are.
     robust : bool
         Rank by the 95th percentile of the step time.
     focus : str, optional
@@ -110,7 +110,7 @@ def opened_study(
         space.within_focus(focus)
         if sampler not in (None, DEFAULT_SAMPLER):
             raise ParameterError(f"{{focus}}: needs sampler {DEFAULT_SAMPLER}, not {sampler}")
-    starts: Mapping[str, Params] = named_starts(space, start, rules)
+    starts: Mapping[str, Params] = named_starts(space, start)
     if warm_start:
         starts = {**starts, **front_designs(Study.load(warm_start, storage=storage), space, rules)}
     if starts:

@@ -1,4 +1,4 @@
-"""Designs that a search starts from: named ones, an expert's choice, and another study's front."""
+"""Designs that a search starts from: named ones, and another study's front."""
 
 from __future__ import annotations
 
@@ -14,63 +14,28 @@ from dse.pricing.evaluation import evaluate
 from dse.searching.study import BaseStudy
 from dse.spaces.space import Params, Space
 
-#: Word for `expert_design`.
-EXPERT: Final = "expert"
-#: Switches that save memory and cost next to no time.
-THRIFTY: Final = {"sequence_parallel": True, "distributed_optimizer": True}
 #: Most designs that are taken from another study.
 MOST_TAKEN: Final = 20
 #: Designs that are tried to complete one of them.
 COMPLETIONS: Final = 64
 
 
-def named_starts(space: Space, texts: Sequence[str], rules: WorkloadRules) -> dict[str, Params]:
-    """Designs by name, from texts such as ``tp=8,pp=16``, or ``expert``.
+def named_starts(space: Space, texts: Sequence[str]) -> dict[str, Params]:
+    """Designs by name, from texts such as ``tp=8,pp=16``.
 
     Raises `DseError` for other texts, and for values that the space does not have.
     """
     starts: dict[str, Params] = {}
     for number, text in enumerate(texts, start=1):
-        if text == EXPERT:
-            starts[EXPERT] = expert_design(space, rules)
-            continue
         pairs = [part.partition("=") for part in text.replace(",", " ").split()]
         if not pairs or not all(name and sign and value for name, sign, value in pairs):
-            raise ParameterError(f"{{start}} {text!r}: expected NAME=VALUE,... or {EXPERT}")
+            raise ParameterError(f"{{start}} {text!r}: expected NAME=VALUE,...")
         values: Params = {name: value for name, _, value in pairs}
         starts[f"start_{number}"] = {
             name: space.by_name[name].accepted(space.in_file(name, value)) if name in space.by_name else value
             for name, value in values.items()
         }
     return starts
-
-
-def expert_design(space: Space, rules: WorkloadRules) -> Params:
-    """The design that rules of thumb give [Narayanan2021]_.
-
-    Tensor parallelism within a node and as wide as it goes, the shortest pipeline that fits, the smallest
-    micro-batches, and recomputation only where nothing fits without.
-
-    Raises `DseError` if the space has no legal design.
-    """
-    wanted: list[Params] = []
-    for again in ("none", "selective", "full") if "recompute" in space.by_name else ("none",):
-        for pp in _options(space, "pp") or [1]:
-            for tp in reversed(_options(space, "tp") or [1]):
-                design = {**THRIFTY, "tp": tp, "pp": pp, "recompute": again}
-                values = {name: value for name, value in design.items() if name in space.by_name}
-                if values.items() <= (params := space.completed(values)).items():
-                    wanted.append(params)
-    if not wanted:
-        return space.completed({})
-    fits = evaluate(space, space.encode(wanted), rules=rules).feasible
-    return wanted[int(fits.argmax())]
-
-
-def _options(space: Space, name: str) -> list[float]:
-    """Options of a count that the space chooses, in rising order; none where it does not."""
-    options = space.by_name[name].options if name in space.by_name else None
-    return [] if options is None else sorted(options.tolist())
 
 
 def front_designs(study: BaseStudy, space: Space, rules: WorkloadRules) -> dict[str, Params]:

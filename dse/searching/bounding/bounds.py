@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
+from costmodel.kernels.kernel_cost import ENERGIES
 from costmodel.machine import chip_power, chip_price
 from costmodel.rules.registry import NATIVE
 from costmodel.rules.rules import TRAINING
@@ -162,7 +163,7 @@ def sides(pricer: Pricer) -> tuple[list[Component], list[Component]]:
 #: Columns of a breakdown that no quantity of `never_slower` changes.
 OF_LAYOUTS: Final = ("peak_memory", *PARTS["peak_memory"], "model_flops", "world_size")
 #: Columns that the fastest machine bounds from below, and from above.
-FASTEST_LOW, FASTEST_HIGH = ("step_time",), ("tokens_per_second",)
+FASTEST_LOW, FASTEST_HIGH = ("step_time",), ("tokens_per_second", "tokens_per_second_per_gpu")
 #: Most layouts whose boxes are looked at.
 MOST_LAYOUTS: Final = 2_000_000
 #: Designs that say how much each quantity decides.
@@ -198,6 +199,7 @@ class Problem:
     of_layouts: dict[str, Interval]  #: ends of the latter, (layouts,) each
     of_roots: FloatArray  #: (layouts, timed) results on the fastest machine of the first tree of each forest
     proved: bool  #: True if more of a machine never slows a layout by its formulas; else by each design evaluated
+    lenient: bool = False  #: True if designs may cost less than their bounds, which then only guide a search
 
     def __reduce__(self) -> tuple[Callable[[Pricer], Problem | None], tuple[Pricer]]:
         return _sent_problem, (self.pricer,)
@@ -236,7 +238,7 @@ class Problem:
 
     def unbounded(self, layout: IntArray, nodes: IntArray) -> Boxes:
         """Boxes of whose fastest machines nothing is known yet."""
-        ends = [0.0 if name in FASTEST_LOW else np.inf for name in self.timed]
+        ends = [np.inf if name in FASTEST_HIGH else 0.0 for name in self.timed]
         return Boxes(layout, nodes, np.tile(ends, (layout.size, 1)), np.ones(layout.size, dtype=bool))
 
     def fastest(self, boxes: Boxes) -> dict[str, FloatArray]:
@@ -266,12 +268,26 @@ class Problem:
         for column, name in enumerate(self.timed):
             ends = boxes.timed[:, column], np.array(np.inf)
             known[name] = ends if name in FASTEST_LOW else (np.array(0.0), ends[0])
+        if ENERGIES[0] in known:
+            known |= dict.fromkeys(ENERGIES, (np.array(0.0), np.array(np.inf)))
+            known["energy_per_step"] = self.least_energy(boxes, low, high), np.array(np.inf)
         known |= {name: (low[boxes.layout], high[boxes.layout]) for name, (low, high) in self.of_layouts.items()}
         known |= self.price_and_power(boxes, low, layout)
         for derived in space.derived:
             if derived.evaluated:
                 known[derived.name] = interval_of(self.formulas[derived.expression], known, space.names)
         return known
+
+    def least_energy(self, boxes: Boxes, low: Mapping[str, FloatArray], high: Mapping[str, FloatArray]) -> FloatArray:
+        """Energy of the fastest machine at the least voltage, as long as it takes; (boxes,). [J]
+
+        It proves nothing: another machine may move fewer bytes.
+        """
+        least, most = (machine(self.pricer.space, columns) for columns in (low, high))
+        timed = dict(zip(self.timed, boxes.timed.T, strict=True))
+        work = timed["compute_energy"] * (least.chip.flop_energy / most.chip.flop_energy)
+        idle = self.of_layouts["world_size"][0][boxes.layout] * (least.chip.idle_power + least.host.power)
+        return np.asarray(work + timed["memory_energy"] + timed["link_energy"] + idle * timed["step_time"])
 
     def price_and_power(
         self, boxes: Boxes, low: Mapping[str, FloatArray], layout: Mapping[str, FloatArray]
@@ -355,7 +371,8 @@ def problem_of(pricer: Pricer, most: int = MOST_LAYOUTS) -> Problem | None:
         return None
     forests = tuple(forest_of(space, component, weights) for component in machines)
     used = {WITH_UNIT.get(name, name) for text in space.evaluated_formulas for name in Expression.parse(text).names}
-    timed = tuple(name for name in (*FASTEST_LOW, *FASTEST_HIGH) if name in used)
+    energies = ENERGIES if "energy_per_step" in used else ()
+    timed = (*(n for n in (*FASTEST_LOW, *FASTEST_HIGH) if n in used or (energies and n in FASTEST_LOW)), *energies)
     fixed = tuple(name for name in OF_LAYOUTS if name in used | {"world_size"})
     return bounded(Problem(pricer, tuple(layouts), forests, timed, fixed, {}, np.empty(0), proved=True))
 
@@ -381,7 +398,12 @@ def bounded(problem: Problem) -> Problem | None:
             ends[name] = np.where(solved, least[name], low), np.where(solved, np.inf, high)
     for column, name in enumerate(problem.timed):
         boxes.timed[:, column] = getattr(breakdown, name)
-    problem = replace(problem, of_layouts=ends, of_roots=boxes.timed, proved=bool(lawful(run.design).all()))
+    problem = replace(
+        problem,
+        of_layouts=ends,
+        of_roots=boxes.timed,
+        proved=bool(lawful(run.design).all()) and ENERGIES[0] not in problem.timed,
+    )
     return problem if np.isfinite(problem.bounds(boxes)[0]).all() else None
 
 

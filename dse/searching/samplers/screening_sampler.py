@@ -2,12 +2,12 @@
 
 The cost model evaluates thousands of designs in the time that Optuna takes for one trial. So each batch searches the
 space by itself and proposes the designs that add most to the front. Each round evaluates a few thousand designs in one
-call: neighbours of the front's designs, crossings of them, and designs at random. In the end the best design of each
-objective is polished: its components are varied one by one, and combinations that should then be better are evaluated,
-until none is. Designs of a small front are polished, too, without more cost by other objectives. Then bounds
+call: neighbours of the front's designs, crossings of them, and designs at random. Then bounds
 (`dse.searching.bounding`) rule out a better best design of each objective, and of spaces where few designs decide it,
-all designs but the exact front. A small space is evaluated whole. The result is an
-`Archive`, from which the next batch goes on.
+all designs but the exact front. Where they do not, the best design of each objective is polished: its components are
+varied one by one, and combinations that should then be better are evaluated, until none is. Designs of a small front
+are polished, too, without more cost by other objectives. A small space is evaluated whole. The result is an `Archive`,
+from which the next batch goes on.
 """
 
 from __future__ import annotations
@@ -98,31 +98,41 @@ class Screening:
                 self._noted(self._new(self.lattice.random(min(self._size, drawn - start), self.rng)))
             while self.evaluated < self.budget - self._size // 2:
                 self._round()
-            self._polish()
-            if drawn:
-                self._bounded()
+            if not (drawn and self._bounded()):
+                self._polish()
         return replace(self.archive.thinned(), reserve=self._reserve(reserve))
 
-    def _bounded(self) -> None:
-        """Find the best design of each objective by bounds, and the exact front where few designs decide it."""
+    def _bounded(self) -> bool:
+        """Find the best design of each objective by bounds, then the front; True if that came to an end.
+
+        Bounds without a proof guide the search alone.
+        """
         from dse.searching.bounding.bounds import problem_of  # of open machines
-        from dse.searching.bounding.branching import BoundBroken, LeastCosts, Search, start
+        from dse.searching.bounding.branching import BoundBroken, LeastCosts, Search, start, still_open
 
         pricer = Pricer(self.sampler.space, self.sampler.rules)
-        if self.sampler.screened is not pricer.space or not (problem := problem_of(pricer, BEST_BOUNDED * self.budget)):
-            return
+        if self.sampler.screened is not pricer.space or not (
+            problem := problem_of(pricer, IN_ORDER * WHOLE * self.budget)
+        ):
+            return False
+        problem = replace(problem, lenient=not problem.proved)
         with suppress(BoundBroken):
             boxes = start(problem)
-            for index, most in ((LeastCosts, BEST_BOUNDED), (FrontIndex, FRONT_BOUNDED if problem.proved else 1)):
-                search = Search(problem, Workers(), boxes, self.archive.costs, index)
+            self.evaluated += problem.num_layouts
+            for index, most in ((LeastCosts, BEST_BOUNDED), (FrontIndex, FRONT_BOUNDED)):
+                rows = still_open(problem, index(self.archive.costs), boxes)[0]
+                search = Search(problem, Workers(), boxes.take(rows), self.archive.costs, index)
                 search.run(most=most * self.budget)
                 self.evaluated += search.evaluated
                 whole = index is FrontIndex and problem.proved and not search.waiting
                 before = self.archive.take(np.arange(0)) if whole else self.archive
                 self.archive = before.joined(self.lattice.places(search.designs), search.costs, ties=whole)
-                if index is LeastCosts and search.waiting:
-                    return
-            self.archive = replace(self.archive, best_proved=problem.proved, complete=whole)
+                if search.waiting:
+                    return False
+                self.archive = replace(self.archive, best_proved=problem.proved)
+            self.archive = replace(self.archive, complete=whole, explored=np.full(len(self.archive.places), 3.0))
+            return True
+        return False
 
     def _noted(self, places: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Costs and violations of limits of designs, which are kept where nothing beats them."""

@@ -71,7 +71,7 @@ def test_a_search_of_a_large_space_ends_with_what_is_known_of_its_distance():
     assert "no legal design is better by step_time, system_price, system_power: bounds prove it." in said
     best = Study.load("gpt_1t_power_split").table.front().costs.min(axis=0)
     assert best.tolist() == load("gpt_1t_power_split").costs.min(axis=0).tolist()
-    asked = "search", "gpt_1t_power_split", "--study", "energy", "--objective", "energy_per_step", "--budget", "50"
+    asked = "search", "gpt_1t_power_split", "--study", "power", "--objective", "average_power", "--budget", "50"
     assert re.search(r"unknown\. [\d,]+ designs were evaluated\. Of [\d,]+", " ".join(stdout_of(*asked).split()))
     assert json_of(*asked)["surroundings"].items() >= {"better": 0, "proved": []}.items()
 

@@ -1,12 +1,11 @@
-"""Starting designs of searches: named ones, an expert's, another study's front; and a focus."""
+"""Starting designs of searches: named ones, another study's front; and a focus."""
 
 import pytest
 
 from costmodel.errors import DseError
 from dse.api.study import Study
 from dse.pricing.evaluated import rules_for
-from dse.pricing.evaluation import evaluated_design
-from dse.searching.starting_designs import expert_design, front_designs, named_starts
+from dse.searching.starting_designs import front_designs, named_starts
 from dse.spaces.space import Space
 from tests.support.rules import broken_rules
 
@@ -14,7 +13,7 @@ from tests.support.rules import broken_rules
 @pytest.mark.parametrize("sampler", ["screening", "nsga2"])
 def test_named_designs_are_the_first_trials_of_a_study_that_is_loaded_again(space, sampler):
     study = Study.create(space, "named", sampler=sampler)
-    study.steer(None, named_starts(space, ["tp=2,pp=8", "tp=8 pp=4"], rules_for(space)))
+    study.steer(None, named_starts(space, ["tp=2,pp=8", "tp=8 pp=4"]))
     again = Study.load("named")
     again.run(5)
     assert again.trials()[["tp", "pp"]].head(2).to_numpy().tolist() == [[2, 8], [8, 4]]
@@ -29,14 +28,6 @@ def test_starts_given_later_come_next(space):
     study.steer(None, {"mine": new})
     study.run(51)
     assert study.table.trials[-1].params == new
-
-
-def test_an_expert_keeps_tensor_parallelism_in_the_node_and_the_pipeline_short(space):
-    design = expert_design(space, rules_for(space))
-    assert evaluated_design(space, design)["feasible"]
-    assert (design["tp"], design["recompute"], design["sequence_parallel"]) == (8, "none", True)
-    shorter = [pp for pp in (1, 2, 4, 8, 16, 32) if pp < design["pp"]]
-    assert not any(evaluated_design(space, space.completed({**design, "pp": pp}))["feasible"] for pp in shorter)
 
 
 def test_the_front_of_another_study_is_where_a_search_of_a_changed_space_starts(space):
@@ -70,12 +61,12 @@ def test_what_cannot_be_started_from_or_sought_is_refused(space):
     study = Study.create(space, "refused", sampler="random")
     for start, message in (
         ("tp=3", "tp=3: not an option; tp can be 1, 2, 4, 8"),
-        ("tp", r"^start 'tp': expected NAME=VALUE,\.\.\. or expert"),
+        ("tp", r"^start 'tp': expected NAME=VALUE,\.\.\."),
         ("tq=8", "tq: no parameter of this space"),
         ("tp=8,pp=32", "no legal design with tp=8 pp=32"),
     ):
         with pytest.raises(DseError, match=message):
-            study.steer(None, named_starts(space, [start], rules))
+            study.steer(None, named_starts(space, [start]))
     with pytest.raises(DseError, match="a focus needs sampler screening, it has random"):
         study.steer("step_time < 20 s", {})
     with pytest.raises(DseError, match="has no feasible design to start from"):
