@@ -31,20 +31,6 @@ def within_capacity(needed: FloatArray, capacity: FloatArray) -> BoolArray:
     return np.less_equal(needed, np.where(capacity > 0, capacity * (1 + ROUNDING), np.inf))
 
 
-def weight_passes(buffers: FloatArray, weights: FloatArray, capacity: FloatArray, alone: BoolArray) -> FloatArray:
-    """Fewest parts in which the weights of a group pass through SRAM: 1 where they stay, or where none would fit. [-]
-
-    `buffers` and `weights` are those of a group, (points, groups) [B]; `capacity` is the SRAM of a chip, (points, 1), 0
-    without limit [B]; `alone` marks groups of one kernel, (groups,).
-
-    Weights that pass in parts take all the cores, hence only a kernel without others in its group has them. They cost
-    no time.
-    """
-    room = np.where(capacity > 0, capacity, np.inf) - buffers
-    passes: FloatArray = np.ceil(weights / np.where(room > 0, room, np.inf))
-    return np.where(alone, np.maximum(passes, 1), 1.0)
-
-
 def dram_need(load: Loads, start: IntArray, end: IntArray) -> FloatArray:
     """Data, weights of a stage, and the most that is alive in any group of the tensors between groups, (points,). [B]
 
@@ -128,6 +114,7 @@ class Loads:
     work_time: FloatArray  #: at the given utilization; else of all cores if none waited; (points, kernels) [s]
     network_time: FloatArray  #: of links that work at once; (links, points, kernels) [s]
     edge_bytes: FloatArray  #: of one tile; (points, edges) [B]
+    buffered: IntArray  #: edge whose tiles an edge holds in SRAM; (edges,)
     buffers: FloatArray  #: tiles that an edge inside a group holds; (edges,) [-]
     weight_bytes: FloatArray  #: (points, kernels) [B]
 
@@ -191,6 +178,8 @@ def loads(graph: DfmodelGraph, setup: Setup, sharding: IntArray, generation: str
     at_utilization = flops / per_kernel(np.where(setup.utilization > 0, setup.utilization, 1) * setup.peak_rate)
     least = least_work(graph, setup, part, streams) / per_kernel(setup.frequency)
     levels, loaded = graph.levels(), graph.weighted & ~(graph.streamed & rules.loads_weights)
+    weight_edges = np.minimum(np.cumsum(graph.weighted) - 1, graph.start.size - 1)[graph.start]
+    buffered = np.where(graph.weighted[graph.start] & rules.borrows_buffers, weight_edges, np.arange(graph.start.size))
     return Loads(
         graph=graph,
         setup=setup,
@@ -200,7 +189,8 @@ def loads(graph: DfmodelGraph, setup: Setup, sharding: IntArray, generation: str
         work_time=np.where(per_kernel(setup.utilization) > 0, at_utilization, least),
         network_time=network_time(graph, setup, part.output_bytes, tiles, sharding, generation),
         edge_bytes=part.output_bytes[..., graph.start] * ~graph.zero_out,
-        buffers=np.asarray(levels[graph.end] - levels[graph.start] + 1, dtype=np.float64),
+        buffered=buffered,
+        buffers=np.asarray(levels[graph.end] - levels[graph.start] + 1, dtype=np.float64)[buffered],
         weight_bytes=loaded * part.m * part.k * per_kernel(setup.element_bytes),
     )
 
@@ -217,7 +207,8 @@ def group_costs(load: Loads, groups: Groups, bandwidth: FloatArray, *, at_least:
 
     Tensors that leave a group are written once an edge, and read once. An edge inside a group holds as
     many tiles in SRAM as it spans levels, and one more; an edge that crosses holds two at either end. Single kernels of
-    the oldest generation hold one.
+    the oldest generation hold one. Weights of a kernel without others in its group, which has all the cores then, pass
+    in the fewest parts that fit.
 
     In the latest one, repetitions multiply the time of the whole group, which has one tile then. Kernels without do not
     share it. `at_least` leaves the split of the cores out: a bound that is quick.
@@ -225,9 +216,13 @@ def group_costs(load: Loads, groups: Groups, bandwidth: FloatArray, *, at_least:
     graph, setup, within = load.graph, load.setup, groups.within
     crossing = load.edge_bytes @ groups.crossing
     buffers = 1 if load.rules.loads_weights and setup.kernel_by_kernel else 2
-    held = (load.edge_bytes * load.buffers) @ groups.inside + buffers * crossing + _summed(graph.sram_bytes, within)
+    tile_bytes = load.edge_bytes[..., load.buffered]
+    held = (tile_bytes * load.buffers) @ groups.inside + buffers * (tile_bytes @ groups.crossing)
+    held = held + _summed(graph.sram_bytes, within)
     weights = (load.weight_bytes * ~graph.streamed) @ within
-    passes = weight_passes(held, weights, per_kernel(setup.sram_bytes), within.sum(axis=0) == 1)
+    capacity, alone = per_kernel(setup.sram_bytes), within.sum(axis=0) == 1
+    room = np.where(capacity > 0, capacity, np.inf) - held
+    passes = np.where(alone, np.maximum(np.ceil(weights / np.where(room > 0, room, np.inf)), 1), 1.0)
     tiles, repeats, mixed = _group_streams(load, within)
     compute = load.work_time @ within if at_least else _compute_time(load, within, passes > 1)
     moves = passes if load.rules.passes_move_tensors else 1

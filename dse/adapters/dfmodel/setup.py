@@ -29,6 +29,7 @@ class Generation:
     ragged_tiles: bool = True  #: the last tile may be smaller than the others
     tile_limits: bool = False  #: `tile_size` of a file is the largest tile, not the only one
     loads_weights: bool = False  #: weights are read from DRAM once a micro-batch, on top of all else
+    borrows_buffers: bool = False  #: in SRAM, outputs of the kernel with the n-th weight count as the n-th edge
     repeats_groups: bool = False  #: repetitions multiply the time of a group, which has one tile then
     networks_at_once: bool = False  #: tensor-parallel collectives and sums of gradients overlap
     passes_move_tensors: bool = False  #: weights that pass in parts move the tensors of their kernel with each part

@@ -32,6 +32,7 @@ class DfmodelWorkload:
     rates: Sequence[Mapping[int, Rate]]  #: of stated collectives, for each byte; entries use their links at once
     sharded: bool = False  #: collectives follow from the sharding, too
     holds_tensors: bool = True  #: weights and tensors between groups count as required DRAM
+    limits_sram: bool = False  #: the SRAM of a file is a limit
 
 
 def _by_sharding(setup: Setup, sharding: IntArray) -> Parts:
@@ -84,12 +85,14 @@ def _gradient_share(setup: Setup, generation: str) -> FloatArray:
 
 
 WORKLOADS: Final[Mapping[str, DfmodelWorkload]] = {
+    "llm": DfmodelWorkload(parts=_by_sharding, rates=(), sharded=True, limits_sram=True),
     **dict.fromkeys(
-        ("llm", "gemm_fft_llm", "vector_fft_llm", "regular_fft_llm", "mamba"),
+        ("gemm_fft_llm", "vector_fft_llm", "regular_fft_llm", "mamba"),
         DfmodelWorkload(parts=_by_sharding, rates=(), sharded=True),
     ),
     "dlrm": DfmodelWorkload(
-        parts=_by_sharding, rates=({codes.ALL_TO_ALL: _table_exchange, codes.PERIODIC: _gradient_share},)
+        parts=_by_sharding, limits_sram=True,
+        rates=({codes.ALL_TO_ALL: _table_exchange, codes.PERIODIC: _gradient_share},),
     ),
     "fft": DfmodelWorkload(
         parts=lambda setup, sharding: (*np.ones((2, 1, 1)), per_kernel(setup.num_chips / setup.copies)),

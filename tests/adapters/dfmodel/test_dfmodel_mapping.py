@@ -85,11 +85,12 @@ class Loop:
         return 2 * m * k * self.graph.weighted[kernel]
 
     def sram(self, group):
-        """Bytes that a group needs, and the parts that its weights pass in."""
-        tensors = 0
-        for s, e, size in self.edges():
+        """Bytes that a group needs, outputs of the n-th weight those of the n-th edge, and parts of its weights."""
+        tensors, edges, weighted = 0, [*self.edges()], np.flatnonzero(self.graph.weighted).tolist()
+        for edge, (s, e, _) in enumerate(edges):
+            start, end, size = edges[min(weighted.index(s), len(edges) - 1) if s in weighted else edge]
             if s in group and e in group:
-                tensors += (self.levels[e] - self.levels[s] + 1) * size
+                tensors += (self.levels[end] - self.levels[start] + 1) * size
             elif s in group or e in group:
                 tensors += 2 * size
         weights = sum(self.weight(kernel) for kernel in group if not self.graph.streamed[kernel])

@@ -362,7 +362,7 @@ def _setup(message: Message) -> Setup:
     newest, workload = hasattr(run, "overlap"), run.WhichOneof("workload_variant")
     overlap, counted = OVERLAPS[run.overlap if newest else run.perfect_overlap], getattr(run, "optimization", "")
     columns |= _workload_columns(run, columns["num_chips"])
-    if not WORKLOADS[workload].holds_tensors:
+    if not WORKLOADS[workload].limits_sram:
         columns["sram_bytes"] = 0.0
     return Setup.of(
         topology=topology,
