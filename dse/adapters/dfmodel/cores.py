@@ -64,12 +64,11 @@ def fewest_cycles(
     groups); `whole` marks groups of one kernel, which takes all the cores. Infinite where a group has more kernels than
     there are cores.
 
-    Designs of the same shards on the same cores are looked at once. So are kernels that are alike in all
-    designs, which makes them one kind, and groups of as many kernels of each kind. Of all lanes and stages
-    only those count that are the fewest for a number of rounds: about twice the root of the shard's length.
+    Designs of the same shards on the same cores are looked at once, and so are kernels alike in all designs. Of
+    lanes and stages only those count that are the fewest for a number of rounds: twice the root of the shard's length.
     """
     points = np.broadcast_shapes(part.m.shape, streams.shape, (setup.num_points, 1))[0]
-    shards = _as_products(graph, setup, part, streams)
+    shards = as_products(graph, setup, part, streams)
     # A kernel without elements only communicates: it takes a core, and no cycle.
     table = np.stack(
         [np.broadcast_to(np.maximum(v, index < 2), (points, len(graph))) for index, v in enumerate(shards)]
@@ -92,12 +91,12 @@ def fewest_cycles(
 
 def least_work(graph: DfmodelGraph, setup: Setup, part: Shards, streams: FloatArray) -> FloatArray:
     """Cycles of kernels on all cores if no core waited; (points, kernels). No split of the cores takes fewer. [-]"""
-    rows, columns, steps, height = _as_products(graph, setup, part, streams)
+    rows, columns, steps, height = as_products(graph, setup, part, streams)
     blocks = np.ceil(rows / per_kernel(setup.array_width)) * np.ceil(columns / height)
     return blocks * steps / per_kernel(np.floor(setup.cores))
 
 
-def _as_products(
+def as_products(
     graph: DfmodelGraph, setup: Setup, part: Shards, streams: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Rows and columns of kernels as products on the arrays, cycles of a block, and columns that an array holds. [-]

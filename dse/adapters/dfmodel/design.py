@@ -146,13 +146,9 @@ def design_setup(run: DataflowRun) -> Setup:
     `setup_rows` yields them so. All-reduces come in two halves. [SI units] Raises `DseError` if the designs do not
     share these, their groups do not fit the topology, or tiles do not divide the sequence.
 
-    Every matrix unit is a core. The peak rate is that of the datasheet, `utilization` the share that the chip sustains
-    of it. SRAM is all on-chip levels together. Bandwidths are those that are reached; a group has the links of the
-    slowest tier that it spans, of the innermost if it has one chip.
-
-    DFModel has prices for ports of links and of switches. The price and power of a tier are split between both as in
-    the reference's published set-up, so that topologies differ in price. Units per port are means over the dimensions,
-    weighted by their ports. All else of a chip is the accelerator's, DRAM too.
+    Every matrix unit is a core. SRAM is all on-chip levels together. Bandwidths are those that are reached; a group has
+    the links of the slowest tier that it spans. The price and power of a tier are split between ports of links and of
+    switches as in the reference's published set-up, so that topologies differ in price.
     """
     design, system = run.design, run.system
     for gap in REFUSED:
@@ -292,11 +288,8 @@ def dataflow_step(run: DataflowRun, *, generation: str) -> Breakdown:
     """Evaluate one optimizer step of each design, as `costmodel.step` does, (points,). [s], [B], [J], [$], [W]
 
     Times, and price and power of the system, are DFModel's; memory and the energy of the work are the native model's.
-    NaN where DFModel has no number. `generation` is a key of `GENERATIONS`.
-
-    DFModel has neither recomputation nor several chunks a stage. It needs a dimension of the network for each group of
-    several chips, tiles that divide the sequence, and SRAM for the tiles that a kernel streams. It has no optimizer and
-    no host, so they take no time.
+    NaN where DFModel has no number (`reasons`). It has no optimizer and no host, so they take no time. `generation` is
+    a key of `GENERATIONS`.
     """
     return in_chunks(partial(_dataflow_chunk, generation=generation), run)
 
@@ -369,11 +362,9 @@ def iteration(
 ) -> dict[str, FloatArray]:
     """Parts of an iteration's time; they add up to that of `evaluate`. NaN where tiles exceed the SRAM. [s]
 
-    Arguments are those of `evaluate`; a group is of one direction.
-
     A group keeps its chip busy for its arithmetic and its DRAM traffic: their sum, or the longer one if they overlap.
     Its communication is the time that the network adds: all of it, or under perfect overlap the time beyond that.
-    Gradients' share of it is data-parallel, all other is tensor-parallel.
+    Gradients' share of it is data-parallel, all other is tensor-parallel. A group is of one direction.
     """
     evaluation = evaluate(graph, setup, sharding, generation=generation, groups=groups)
     compute, memory, network = evaluation.compute_time, evaluation.memory_time, evaluation.network_time

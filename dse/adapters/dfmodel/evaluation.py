@@ -16,7 +16,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, per_kernel
 from dse.adapters.dfmodel import graph as codes
-from dse.adapters.dfmodel.cores import Shards, fewest_cycles, least_work
+from dse.adapters.dfmodel.cores import Shards, as_products, fewest_cycles, least_work
 from dse.adapters.dfmodel.graph import DfmodelGraph
 from dse.adapters.dfmodel.network import system_power, system_price, transfer_rate
 from dse.adapters.dfmodel.setup import GENERATIONS, Generation, Setup
@@ -34,10 +34,8 @@ def within_capacity(needed: FloatArray, capacity: FloatArray) -> BoolArray:
 def dram_need(load: Loads, start: IntArray, end: IntArray) -> FloatArray:
     """Data, weights of a stage, and the most that is alive in any group of the tensors between groups, (points,). [B]
 
-    `start` and `end` are the groups of the kernels of each edge. [-]
-
-    Weights of the backward kernels count in addition to those of the forward ones; gradients, optimizer state and
-    tensors of other layers and micro-batches do not count: the rule of the reference.
+    `start` and `end` are the groups of the kernels of each edge. [-] Weights of forward and backward kernels count;
+    gradients, optimizer state and tensors of other layers and micro-batches do not: the rule of the reference.
     """
     setup = load.setup
     sizes, resident = tensor_bytes(setup, load.edge_bytes), resident_bytes(load)
@@ -291,6 +289,38 @@ def evaluate(
         dram_bytes=dram,
         fits=in_sram & within_capacity(dram, dram_capacity(setup)),
     )
+
+
+def unit_shortage(
+    graph: DfmodelGraph, setup: Setup, sharding: IntArray, member: IntArray, generation: str, compute_time: FloatArray
+) -> str:
+    """Memory units that one design lacks, with each kernel on the fewest cores that keep pace with its group; or "".
+
+    `member` and `compute_time` are the group of each kernel and the time of each group, (kernels,), (groups,). [-], [s]
+    A tensor has units for its bytes, for the lanes or stages that read it, and for results of those that make it.
+    """
+    if setup.utilization.item() > 0:
+        return "DFModel splits no cores at a stated compute_util, and stops; leave compute_util out"
+    load, kernels = loads(graph, setup, sharding, generation), np.arange(len(graph))
+    groups = kernel_groups(graph, np.equal.outer(member, np.arange(member.max() + 1)).astype(np.float64))
+    rows, columns, steps, height = as_products(graph, setup, load.part, load.streams)
+    width, depth, unit = (v.item() for v in (setup.array_width, setup.array_height, setup.memory_unit_bytes + 1e-9))
+    tried = np.arange(1.0, setup.cores.item() + 1)[:, np.newaxis]
+    cycles = compute_time[member] * setup.frequency.item() * (1 + ROUNDING)
+    rounds = np.floor(cycles / (steps * np.ceil(rows / (tried * width))))
+    needed = np.where(rounds > 0, np.ceil(columns / (np.maximum(rounds, 1) * height)), np.inf)
+    least = np.argmin(tried * needed, axis=0)
+    lanes, stages = tried[least, 0], needed[least, kernels]
+    later = np.array([end in graph.end[:edge] for edge, end in enumerate(graph.end)], dtype=bool)
+    staged = graph.systolic[graph.end] & (graph.weighted[graph.end] | later)  # the last input of a product
+    read = np.where(staged, stages[graph.end] * depth / width, lanes[graph.end])
+    made = np.where(graph.systolic, lanes * stages * depth / load.part.k[0], lanes)[graph.start]
+    tiles = load.edge_bytes[0, load.buffered] * np.where(groups.inside.T > 0, load.buffers, 2.0) / unit
+    banks = np.ceil(np.maximum(tiles, np.maximum(read, made))) * (groups.inside + groups.crossing).T
+    weights = graph.weighted * np.maximum(np.ceil(load.weight_bytes[0] / unit), lanes)
+    most, units = np.max(banks.sum(axis=1) + weights @ groups.within), setup.memory_units.item()
+    short = f"the fastest design takes {most:.0f} memory units, of {units:.0f}; take more, or leave pmu out as no limit"
+    return short * bool(most > units)
 
 
 def iteration_time(graph: DfmodelGraph, setup: Setup, layer_time: FloatArray, rules: Generation) -> FloatArray:

@@ -57,9 +57,7 @@ def design_sharding(graph: DfmodelGraph, layer: Layer, shardings: Mapping[str, s
     """The dimension that each kernel is split by as in the native model, or the nearest legal one, (kernels,). [code]
 
     `shardings` maps rows of the layer to "replicated", "sequence" or "column", and to "column" or "row" for products.
-
-    Attention is split by heads. A dimension that streams in tiles cannot be split: a kernel that shares out tokens is
-    written whole, and its collective as one all-reduce, which moves the bytes of the two halves of a sharing of tokens.
+    Attention is split by heads. Kernels that share out tokens are written whole, and their collective as an all-reduce.
     """
     asked = _asked(graph, layer, shardings)
     return np.array([_legal(graph, kernel, asked.get(kernel)) for kernel in range(len(graph))])
@@ -153,9 +151,8 @@ def design_message(
 ) -> tuple[Message, list[str]]:
     """The set-up of one design, its kernels alone or in their fastest groups, and the resources that these lack.
 
-    Raises `DseError` if DFModel has no such network or tiles, or no groups fit the SRAM.
-
-    Groups are found without a limit of DRAM, as searches find them: there the native memory counts.
+    Groups are found without a limit of DRAM, as searches find them. Raises `DseError` if DFModel has no such network or
+    tiles, or no groups fit the SRAM.
     """
     setup, groups = design_setup(run), None
     if not setup.kernel_by_kernel:

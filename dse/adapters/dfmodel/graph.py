@@ -115,7 +115,6 @@ WANTED: Final[Mapping[str, Mapping[int, str]]] = {
 }
 #: Order of choice among equally good shardings: one that splits the work before one that repeats it.
 SPLIT_FIRST: Final = (OUTER, M, K, N, NONE)
-
 #: Order of choice of the reference: work repeated on all chips before work split by rows.
 WHOLE_FIRST: Final = (NONE, OUTER, K, M, N)
 

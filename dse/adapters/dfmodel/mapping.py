@@ -95,8 +95,7 @@ def groupings(start: IntArray, end: IntArray, first: IntArray, last: IntArray, c
     """The ways to put nodes into groups 0 ... `count` - 1, no edge leading to an earlier group.
 
     `start` and `end` are the nodes of the edges, without a cycle; `first` and `last` the groups that a node may be in,
-    as `windows` leaves them. [-] Groups may stay empty; numbers that no node needs are left out, as `shortened` does.
-    Raises `DseError` if there are too many ways.
+    as `windows` leaves them. [-] Groups may stay empty. Raises `DseError` if there are too many ways.
     """
     first, last, count = shortened(first, last, count)
     feeds = [0] * first.size
@@ -194,13 +193,12 @@ def cheapest(
     """The least sum of the costs of groups, and the group of each node; None where no way is left.
 
     `costs` are those of groups that hold each set of `candidates`, infinite where they may not, (sets,). [cost] `sizes`
-    are carried by each edge from the group of its start to that of its end, (edges,) [size]; `room` is the most that
-    edges may carry into, out of and past any one group. [size]
+    are carried by each edge between groups, (edges,) [size]; `room` is the most that edges may carry into, out of and
+    past any one group. [size]
 
     Groups in order are a chain of order ideals, and the cost of a group depends only on its nodes: the cheapest way to
-    each ideal with some number of groups is the cheapest over those one group before. Only forbidden ways are left out.
-    Among equally cheap ones, those of the fewest groups, and of these the one whose last group holds the fewest nodes,
-    then the group before it, and so on.
+    each ideal with some number of groups is the cheapest over those one group before. Among equally cheap ones, those
+    of the fewest groups, and of these the one whose last group holds the fewest nodes, then the group before it.
     """
     costs = np.concatenate([np.zeros(1), costs[1:]])  # an empty group costs nothing
     owns = {step: costs[step.nodes] for step in dict.fromkeys(candidates.steps)}
@@ -268,17 +266,13 @@ def fastest_mapping(
 ) -> Mapping | None:
     """The fastest design that fits, and its fastest groups; the first of equally fast ones.
 
-    `setup` has the designs to choose from, (points,) columns; `sharding` is the dimension that each kernel is split by,
-    (kernels,) [code]; `ways` are groups to choose from, such as `fused_ways` lists; `generation` is a key of
-    `GENERATIONS`.
+    `setup` has the designs to choose from, (points,) columns; `ways` are groups to choose from, such as `fused_ways`
+    lists; the other arguments are those of `evaluate`.
 
-    Each distinct set of kernels is evaluated once; other live bytes in DRAM depend on the kernels done before and after
-    it. With a second tier of DRAM the fastest groups within the first compete with the fastest within both, at the
-    bandwidth of both: mappings that need only the first are never faster there. The network takes the same time for all
-    groupings. Unless it hides behind other work, designs that differ only in it share their fastest groups.
-
-    Designs are tried in the order of the time that they would take without memory traffic and if no core waited. Once
-    that exceeds the best time found, no design left can be faster.
+    Each distinct set of kernels is evaluated once. With a second tier of DRAM the fastest groups within the first
+    compete with the fastest within both. Unless the network hides behind other work, designs that differ only in it
+    share their fastest groups. Designs are tried in the order of the time that they would take without memory traffic
+    and if no core waited. Once that exceeds the best time found, no design left can be faster.
     """
     load, points = loads(graph, setup, sharding, generation), (setup.num_points,)
     network = np.broadcast_to(np.sum(load.network_time, axis=-1).max(axis=0), points)
@@ -510,9 +504,8 @@ def fastest_groups(
 ) -> Iterator[tuple[IntArray, IntArray]]:
     """Rows that share their fastest groups, and these; rows whose tiles exceed the SRAM are left out.
 
-    Arithmetic and the network take the same time however kernels are grouped, so that they do not count
+    At a given utilization, arithmetic and the network take the same time however kernels are grouped. They do not count
     where they add to a group's time. Nor does the bubble, or DRAM, on whose capacity the caller decides.
-    The utilization is given, as designs have it.
     """
     bare = _decisive(setup, generation)
     columns = {name: np.broadcast_to(v, (setup.num_points,)) for name, v in bare.columns().items()}
@@ -527,10 +520,7 @@ def fastest_groups(
 
 
 def _decisive(setup: Setup, generation: str) -> Setup:
-    """The set-up with one value in each column that does not decide on the fastest groups.
-
-    DRAM has no limit here: on its capacity the caller decides.
-    """
+    """The set-up with one value in each column that does not decide on the fastest groups, and no limit of DRAM."""
     one, endless, nothing = np.ones(1), np.full(1, np.inf), np.zeros(1)
     fixed: dict[str, Any] = dict.fromkeys(IDLE, one)
     fixed |= dict.fromkeys(("dram_bytes", "second_dram_bandwidth", "second_dram_bytes"), nothing)

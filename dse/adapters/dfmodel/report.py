@@ -22,7 +22,7 @@ from rich.text import Text
 from costmodel.columns import IntArray
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
-from dse.adapters.dfmodel.evaluation import DfmodelEvaluation, dram_capacity, evaluate, within_capacity
+from dse.adapters.dfmodel.evaluation import DfmodelEvaluation, dram_capacity, evaluate, unit_shortage, within_capacity
 from dse.adapters.dfmodel.files import SetupFile, load_setup, setup_file
 from dse.adapters.dfmodel.graph import (
     DfmodelGraph,
@@ -75,11 +75,7 @@ class DfmodelReport:
 
 
 def evaluated_file(path: Path, *, generation: str, wanted: Wanted = Wanted()) -> DfmodelReport:
-    """Evaluate a file by its own sharding, groups and tiles; where it leaves some open, by the best.
-
-    Where no tile that a file leaves open fits its groups, and the utilization is given, which makes all tiles as fast,
-    the smallest is taken: all others lack the same resources.
-    """
+    """Evaluate a file by its own sharding, groups and tiles; where it leaves some open, by the best."""
     file = setup_file(load_setup(path), str(path))
     try:
         return _decided(file, generation, wanted)
@@ -111,6 +107,9 @@ def _decided(file: SetupFile, generation: str, wanted: Wanted) -> DfmodelReport:
             f"{mapping.setup.cores.flat[0]:.0f} cores; each kernel takes at least one, "
             "and kernels with num_input share no group with others: fuse fewer"
         )
+    design = (graph, mapping.setup, sharding, mapping.groups, generation, evaluation.compute_time[0])
+    if np.any(mapping.setup.memory_units) and (short := unit_shortage(*design)):
+        raise DseError(f"system.accelerator.pmu: {short}")
     reached = float((evaluation.utilization * evaluation.pipeline_factor)[0])
     if reached < float(mapping.setup.least_utilization.flat[0]):
         raise DseError(f"util_threshold: the fastest design reaches {reached:.6g}; lower the threshold")
@@ -119,10 +118,7 @@ def _decided(file: SetupFile, generation: str, wanted: Wanted) -> DfmodelReport:
 
 
 def _with_batches(graph: DfmodelGraph, mapping: Mapping, sharding: IntArray, generation: str) -> Mapping:
-    """The mapping with the fastest size of a micro-batch that fits, else with one sequence.
-
-    Groups and tiles that are the fastest for one sequence are so for all: weights are read once a micro-batch.
-    """
+    """The mapping with the fastest size of a micro-batch that fits, else with one sequence; groups are the same."""
     row = mapping.setup
     sizes = np.arange(1.0, row.micro_batches.flat[0] + 1)
     rows = replace(row.take(np.zeros(sizes.size, dtype=np.intp)), micro_batch_size=sizes)
@@ -132,8 +128,7 @@ def _with_batches(graph: DfmodelGraph, mapping: Mapping, sharding: IntArray, gen
 def tied_times(graph: DfmodelGraph, best: Sharding, design: Mapping, generation: str) -> tuple[float, float, bool]:
     """Shortest and longest time of equally good shardings with the same groups and tile, and if no other is. [s]
 
-    The times of groups add up, so parts of the graph that change the time of one group are tried together, and all
-    others alone. If together they have more than `MOST_TIES` choices, they are tried alone, and the range may be wider.
+    Parts of the graph that change the time of one group are tried together, up to `MOST_TIES` choices, others alone.
     """
     joined: list[tuple[set[int], list[dict[int, int]]]] = []  # groups, and choices of kernels that change their times
     exact = True

@@ -89,6 +89,8 @@ class Setup(Columns):
     array_height: FloatArray = column("-")
     frequency: FloatArray = column("Hz")
     sram_bytes: FloatArray = column("B", 0)  #: 0 = without limit
+    memory_units: FloatArray = column("-", 0)  #: banks of the SRAM, which the lanes of kernels share; 0 = no limit
+    memory_unit_bytes: FloatArray = column("B", 0)
     link_latency: FloatArray = column("s", 0)
     dram_bandwidth: FloatArray = column("B/s")
     dram_bytes: FloatArray = column("B", 0)  #: 0 = without limit

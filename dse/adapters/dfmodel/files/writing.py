@@ -35,10 +35,8 @@ def setup_message(
     """A set-up of one design, as the reference writes it.
 
     `sharding` is the dimension that each kernel is split by, (kernels,) [code]; `generation` decides the names of
-    blocks; `groups` is the fused group of each kernel, by default each kernel alone. [-] With
-    `tiles_open`, the file leaves the size of a tile open.
-
-    Tiles of one token are left out, as published files leave them out, where no other size is faster.
+    blocks; `groups` is the fused group of each kernel, by default each kernel alone. [-] With `tiles_open`, the file
+    leaves the size of a tile open; so it does if tiles are of one token and no other size is faster.
     """
     message = empty_setup(ROOTS[generation])
     traffic, part = Traffic.of(graph, sharding), shards(graph, setup, sharding)
