@@ -9,7 +9,6 @@ Rooms in the order in which they are read; those on one line do not import each 
     study_attributes
     price_check
     study
-    exact, starting_designs
+    exact, starting_designs, nearest_design
     planned_study
-    nearest_design
 """

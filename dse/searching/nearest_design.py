@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +31,7 @@ def nearest_feasible(space: Space, named: Mapping[str, Any], rules: WorkloadRule
     """
     nearest, params = (math.inf,), Params()  # distance and costs of the best design so far
     margins = np.full(len(space.limits), -np.inf)
-    for designs in _blocks(space, named):
+    for designs in chain(blocks(space), _near(space, named)):
         evaluation = evaluate_unique(space, designs, rules)
         changes, steps = distances(space, named, designs)
         as_asked = np.flatnonzero(changes == 0)
@@ -76,17 +77,19 @@ def distances(space: Space, named: Mapping[str, Any], designs: Batch) -> tuple[F
     return changes, steps
 
 
-def _blocks(space: Space, named: Mapping[str, Any]) -> Iterator[Batch]:
-    """Legal designs by the block: all of them, or those nearest to the values, and many at random."""
-    if space.legal.count <= LISTED:
-        yield from space.legal.enumerate(BLOCK)
-        return
+def blocks(space: Space) -> Iterator[Batch]:
+    """Legal designs by the block: all, or many random ones where there are too many."""
     rng = np.random.default_rng(0)
-    drawn = [space.legal.random(BLOCK, rng) for _ in range(DRAWN // BLOCK)]
-    yield from drawn
-    others = space.decode({name: values[:NEAR] for name, values in drawn[0].items()})
-    near = [space.legal.nearest({**other, **_options(space, named)}, rng) for other in others]
-    yield space.encode(near)
+    drawn = (space.legal.random(BLOCK, rng) for _ in range(DRAWN // BLOCK))
+    return space.legal.enumerate(BLOCK) if space.legal.count <= LISTED else drawn
+
+
+def _near(space: Space, named: Mapping[str, Any]) -> Iterator[Batch]:
+    """Legal designs nearest to the values, the other values at random, where not all are listed."""
+    if space.legal.count > LISTED:
+        rng = np.random.default_rng(0)
+        others = space.decode(space.legal.random(NEAR, rng))
+        yield space.encode([space.legal.nearest({**other, **_options(space, named)}, rng) for other in others])
 
 
 def _options(space: Space, named: Mapping[str, Any]) -> Params:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from dse.fronts import thinned
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import untimed_margins
 from dse.pricing.workers import Workers
 from dse.searching.exact.exact_front import ExactFront, exact_front
+from dse.searching.nearest_design import blocks
 from dse.searching.study import BaseStudy, OtherStudy
 from dse.spaces.legal import LISTED
 from dse.spaces.space import Params, Space
@@ -71,7 +70,7 @@ def opened(space: Space, name: str, storage: str | None, *, again: bool) -> Base
 def closest(space: Space) -> Closest:
     """The legal design that comes closest to the first limit that none satisfies, among limits without times."""
     rules, nearest = rules_for(space), None
-    for designs in _blocks(space):
+    for designs in blocks(space):
         margins = untimed_margins(space, designs, rules)
         if margins is None:
             break
@@ -87,13 +86,5 @@ def closest(space: Space) -> Closest:
 
 def fits(space: Space | None) -> bool:
     """True if some legal design satisfies all limits without times; none of no space does."""
-    blocks = () if space is None else (untimed_margins(space, block, rules_for(space)) for block in _blocks(space))
-    return any(margins is None or bool((margins >= 0).all(axis=1).any()) for margins in blocks)
-
-
-def _blocks(space: Space) -> Iterator[dict[str, FloatArray]]:
-    """Legal designs by the block: all, or many random ones where there are too many."""
-    if space.legal.count <= LISTED:
-        yield from space.legal.enumerate(1 << 16)
-    else:
-        yield space.legal.random(1 << 16, np.random.default_rng(0))
+    several = () if space is None else (untimed_margins(space, block, rules_for(space)) for block in blocks(space))
+    return any(margins is None or bool((margins >= 0).all(axis=1).any()) for margins in several)

@@ -24,7 +24,7 @@ MOST_WORDS: Final = 8
 #: How far values of a range move, as shares of its span.
 RANGE_STEPS: Final = (-0.1, -0.01, 0.01, 0.1)
 #: Most combinations of a component that are tried one and all.
-MOST_ROWS: Final = 16384
+MOST_ROWS: Final = 1 << 18
 #: Share of crossings that have one of the best designs as a parent.
 ELITE: Final = 0.3
 

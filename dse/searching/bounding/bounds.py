@@ -21,7 +21,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
 from costmodel.kernels.kernel_cost import ENERGIES
-from costmodel.machine import chip_power, chip_price
+from costmodel.machine import System, chip_power, chip_price
 from costmodel.rules.registry import NATIVE
 from costmodel.rules.rules import TRAINING
 from costmodel.steps.breakdown import PARTS, ResultTable
@@ -164,6 +164,10 @@ def sides(pricer: Pricer) -> tuple[list[Component], list[Component]]:
 OF_LAYOUTS: Final = ("peak_memory", *PARTS["peak_memory"], "model_flops", "world_size")
 #: Columns that the fastest machine bounds from below, and from above.
 FASTEST_LOW, FASTEST_HIGH = ("step_time",), ("tokens_per_second", "tokens_per_second_per_gpu")
+#: Column -> others that bound it.
+IMPLIED: Final = {"energy_per_step": ("step_time", *ENERGIES), "mfu": ("step_time", "model_flops")}
+#: Ends of an unknown quantity that is not negative.
+UNKNOWN: Final = np.array(0.0), np.array(np.inf)
 #: Most layouts whose boxes are looked at.
 MOST_LAYOUTS: Final = 2_000_000
 #: Designs that say how much each quantity decides.
@@ -266,28 +270,33 @@ class Problem:
         known = {name: point(values) for name, values in {**space.constants, **layout}.items()}
         known |= {name: (low[name], high[name]) for name in low}
         for column, name in enumerate(self.timed):
-            ends = boxes.timed[:, column], np.array(np.inf)
-            known[name] = ends if name in FASTEST_LOW else (np.array(0.0), ends[0])
-        if ENERGIES[0] in known:
-            known |= dict.fromkeys(ENERGIES, (np.array(0.0), np.array(np.inf)))
-            known["energy_per_step"] = self.least_energy(boxes, low, high), np.array(np.inf)
-        known |= {name: (low[boxes.layout], high[boxes.layout]) for name, (low, high) in self.of_layouts.items()}
+            time = boxes.timed[:, column]
+            known[name] = (time, UNKNOWN[1]) if name in FASTEST_LOW else (UNKNOWN[0], time)
+        for name, ends in self.of_layouts.items():
+            known[name] = ends[0][boxes.layout], ends[1][boxes.layout]
+        known |= self.energy_and_use(known, *(machine(space, columns) for columns in (low, high)))
         known |= self.price_and_power(boxes, low, layout)
         for derived in space.derived:
             if derived.evaluated:
                 known[derived.name] = interval_of(self.formulas[derived.expression], known, space.names)
         return known
 
-    def least_energy(self, boxes: Boxes, low: Mapping[str, FloatArray], high: Mapping[str, FloatArray]) -> FloatArray:
-        """Energy of the fastest machine at the least voltage, as long as it takes; (boxes,). [J]
+    def energy_and_use(self, known: Mapping[str, Interval], least: System, most: System) -> dict[str, Interval]:
+        """Least energy of a step, and largest MFU, of those that formulas use, between two machines. [J], [-]
 
-        It proves nothing: another machine may move fewer bytes.
+        Energy is that of the fastest machine at the least voltage, and of idling as long as that takes. It proves
+        nothing: another machine may move fewer bytes.
         """
-        least, most = (machine(self.pricer.space, columns) for columns in (low, high))
-        timed = dict(zip(self.timed, boxes.timed.T, strict=True))
-        work = timed["compute_energy"] * (least.chip.flop_energy / most.chip.flop_energy)
-        idle = self.of_layouts["world_size"][0][boxes.layout] * (least.chip.idle_power + least.host.power)
-        return np.asarray(work + timed["memory_energy"] + timed["link_energy"] + idle * timed["step_time"])
+        ends, chips = {}, known["world_size"][0]
+        if ENERGIES[0] in self.timed:
+            work, *moving = (known[name][1] for name in ENERGIES)
+            energy = work * (least.chip.flop_energy / most.chip.flop_energy) + sum(moving)
+            energy += chips * known["step_time"][0] * (least.chip.idle_power + least.host.power)
+            ends = {**dict.fromkeys(ENERGIES, UNKNOWN), "energy_per_step": (energy, UNKNOWN[1])}
+        if "model_flops" in known and "step_time" in known:
+            use = known["model_flops"][1] / (known["step_time"][0] * chips * least.chip.peak_flop_rate)
+            ends["mfu"] = UNKNOWN[0], use
+        return ends
 
     def price_and_power(
         self, boxes: Boxes, low: Mapping[str, FloatArray], layout: Mapping[str, FloatArray]
@@ -371,8 +380,8 @@ def problem_of(pricer: Pricer, most: int = MOST_LAYOUTS) -> Problem | None:
         return None
     forests = tuple(forest_of(space, component, weights) for component in machines)
     used = {WITH_UNIT.get(name, name) for text in space.evaluated_formulas for name in Expression.parse(text).names}
-    energies = ENERGIES if "energy_per_step" in used else ()
-    timed = (*(n for n in (*FASTEST_LOW, *FASTEST_HIGH) if n in used or (energies and n in FASTEST_LOW)), *energies)
+    used |= {name for total, names in IMPLIED.items() if total in used for name in names}
+    timed = tuple(name for name in (*FASTEST_LOW, *FASTEST_HIGH, *ENERGIES) if name in used)
     fixed = tuple(name for name in OF_LAYOUTS if name in used | {"world_size"})
     return bounded(Problem(pricer, tuple(layouts), forests, timed, fixed, {}, np.empty(0), proved=True))
 
@@ -387,6 +396,9 @@ def bounded(problem: Problem) -> Problem | None:
     """The problem with the ends of columns that layouts decide; None where an objective has no bound."""
     pricer, every = problem.pricer, np.arange(problem.num_layouts)
     boxes = problem.unbounded(every, np.tile([forest.roots[0] for forest in problem.forests], (every.size, 1)))
+    ones = replace(problem, of_layouts=dict.fromkeys(problem.fixed, point(np.ones(1))))
+    if not np.isfinite(ones.bounds(replace(boxes.take([0]), timed=np.ones((1, len(problem.timed)))))[0]).all():
+        return None
     columns = problem.fastest(boxes)
     run = transformer_run(pricer.space, columns, DesignPoints)
     breakdown, solved = breakdown_of(pricer, columns), is_solved(run.design)

@@ -87,33 +87,29 @@ class Screening:
         """Spend the budget; the archive, with `reserve` designs in reserve where the front is small."""
         if self.archive.complete:
             return self.archive
+        first = not len(self.archive.places)
         self._noted(starts)
         if self._whole:
             for columns in self.lattice.space.legal.enumerate(4 * ROUND):
                 self._noted(self.lattice.places(columns))
             self.archive = replace(self.archive, complete=True)
         else:
-            drawn = 0 if len(self.archive.places) else max(int(self.budget * DRAWN), 1)
-            for start in range(0, drawn, self._size):
+            drawn = max(int(self.budget * DRAWN), 1)
+            for start in range(0, drawn if first else 0, self._size):
                 self._noted(self._new(self.lattice.random(min(self._size, drawn - start), self.rng)))
             while self.evaluated < self.budget - self._size // 2:
                 self._round()
-            if not (drawn and self._bounded()):
+            if not (first and self._bounded()):
                 self._polish()
         return replace(self.archive.thinned(), reserve=self._reserve(reserve))
 
     def _bounded(self) -> bool:
-        """Find the best design of each objective by bounds, then the front; True if that came to an end.
-
-        Bounds without a proof guide the search alone.
-        """
+        """Find the best design of each objective by bounds, proved or not, then the front; True if that ended."""
         from dse.searching.bounding.bounds import problem_of  # of open machines
         from dse.searching.bounding.branching import BoundBroken, LeastCosts, Search, start, still_open
 
-        pricer = Pricer(self.sampler.space, self.sampler.rules)
-        if self.sampler.screened is not pricer.space or not (
-            problem := problem_of(pricer, IN_ORDER * WHOLE * self.budget)
-        ):
+        pricer, most = Pricer(self.sampler.space, self.sampler.rules), IN_ORDER * WHOLE * self.budget
+        if self.sampler.screened is not pricer.space or not (problem := problem_of(pricer, most)):
             return False
         problem = replace(problem, lenient=not problem.proved)
         with suppress(BoundBroken):
@@ -234,10 +230,9 @@ class Screening:
         drawn = self.rng.random(len(places)) < most / len(places)
         kept = np.flatnonzero(drawn | np.r_[True, owners[1:] > owners[:-1]])  # a table begins with the design
         places, owners = places[kept], owners[kept]
-        different, back = np.unique(places, axis=0, return_inverse=True)
-        logs = logarithms(*self._noted(different))[back.ravel()]
-        effects = [(places[owners == number], logs[owners == number]) for number in range(len(tables))]
-        count = len(tables) // len(designs)
+        logs = logarithms(*self._noted(places))
+        ends, count = np.flatnonzero(np.diff(owners)) + 1, len(tables) // len(designs)
+        effects = [*zip(np.split(places, ends), np.split(logs, ends), strict=True)]
         return [effects[at : at + count] for at in range(0, len(tables), count)]
 
     def _reserve(self, n: int) -> FloatArray:
