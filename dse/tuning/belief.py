@@ -10,9 +10,9 @@ their covariance is that of the machines, plus a level that all designs share (s
 over the layout, and a part of each design alone.
 Runs condition the normal distribution, which is exact (Rasmussen and Williams, Gaussian Processes for Machine Learning,
 2006, chapter 2), and scale it: runs as predicted leave less doubt, surprises more, as in a Student-t process with
-`PRIOR_RUNS` degrees of freedom (Shah, Wilson and Ghahramani 2014). The constants of the machines move with the times,
-so that runs show which of them differ from the built-in ones. Memory is treated in the same way; a run that died counts
-as one that needed a little more than the capacity.
+`PRIOR_RUNS` degrees of freedom (Shah, Wilson and Ghahramani 2014). Runs condition the constants of the machines too,
+which shows those that differ from the built-in ones. Memory is treated in the same way; a run that died counts as one
+that needed a little more than the capacity.
 
 The next run is the design with the largest expected gain over the best run so far, until that gain is not worth one.
 """
@@ -39,8 +39,6 @@ from dse.predictions import NINETY
 MACHINES: Final = 128
 #: Designs that are evaluated at once. [-]
 AT_ONCE: Final = 16384
-
-
 #: Order of the constants that are drawn; those of links follow.
 DRAWN: Final = ("sustained", "dram_efficiency", "software_pointwise_kernels", "dp_collective_cores", "host_dispatch",
                 "host_straggler")  # fmt: skip
@@ -86,12 +84,13 @@ def ensemble(run: TransformerRun, expected: FloatArray) -> Ensemble:
     return Ensemble(tuple(constants), factors, log_times, means + np.median(np.log(expected) - means))
 
 
-#: Standard deviations of log step times in addition to those of machines: of all designs together, of neighbours, of a
-#: design alone. [-]
-LEVEL, SMOOTH, ALONE = 0.3, 0.3, 0.1
+#: Share of the machines' deviations that proposals use, and standard deviations of log step times in addition: of all
+#: designs together, of neighbours, of a design alone. They are close to the largest marginal likelihood of twelve
+#: sweeps, and of any eleven of these. [-]
+MACHINE, ERRORS = 0.4, (0.4, 0.25, 0.2)
 #: The same of the logarithm of peak memory. Reserved memory of a run says little about a run that needs more: an
 #: allocator reserves all that it can get, so that runs near the limit show less than they would take.
-MEMORY_LEVEL, MEMORY_SMOOTH, MEMORY_ALONE, MEMORY_NOISE = 0.05, 0.05, 0.1, 0.1
+MEMORY_ERRORS, MEMORY_NOISE = (0.05, 0.05, 0.1), 0.1
 #: Distance over which neighbours are alike, in doublings of a size; a switch counts as `SWITCH` doublings. [-]
 REACH, SWITCH = 2.0, 2.0
 #: Memory that a run that died is assumed to need beyond the capacity, as a logarithm, and the deviation of that. [-]
@@ -126,8 +125,6 @@ class Belief:
     covariance: FloatArray  #: (designs, designs)
     memory_mean: FloatArray  #: of the logarithm of peak memory over capacity
     memory_deviation: FloatArray
-    constants: FloatArray  #: means of the logarithms of factors of the machine's constants, (constants,)
-    constants_deviation: FloatArray
     noise: float  #: of a run [-]
 
     @property
@@ -156,8 +153,7 @@ class Belief:
         if not rows.size:
             return 0.0
         random = np.random.default_rng(0)
-        within = self.covariance[np.ix_(rows, rows)] + 1e-9 * np.eye(rows.size)
-        values, vectors = np.linalg.eigh(within)
+        values, vectors = np.linalg.eigh(self.covariance[np.ix_(rows, rows)] + 1e-9 * np.eye(rows.size))
         draws = random.standard_normal((DRAWS, rows.size)) * np.sqrt(np.maximum(values, 0))
         times = self.mean[rows] + draws @ vectors.T
         fit = random.random((DRAWS, rows.size)) < self.fits[rows]
@@ -186,33 +182,48 @@ class RunCandidates:
 
     def believed(self, runs: Sequence[Told]) -> Belief:
         """Condition the distributions of the designs on some runs."""
-        machines, doubt, points = self.machines, self.doubt, self.memory.size
-        near, alone = likeness(self.design, points), np.eye(points)
-        drawn = np.hstack([machines.log_times, machines.factors])
-        centred = drawn - drawn.mean(axis=0)
-        prior = centred.T @ centred / len(centred)
-        prior[:points, :points] += doubt**2 * (LEVEL**2 + SMOOTH**2 * near + ALONE**2 * alone)
-        timed = [run for run in runs if run.step_time > 0]
-        noise, rows = noise_of(timed, doubt * NOISE), [run.candidate for run in timed]
-        surprise = np.log([run.step_time for run in timed]) - machines.middle[rows]
+        machines, doubt = self.machines, self.doubt
+        rows, surprise, noise = self.surprises(runs)
+        near, alone = likeness(self.design, self.memory.size), np.eye(self.memory.size)
+        prior = MACHINE**2 * np.cov(machines.log_times.T, bias=True) + errors(ERRORS, near, alone, doubt)
         change, covariance, size = conditioned(prior, rows, surprise, noise)
-        covariance *= (PRIOR_RUNS + size) / (PRIOR_RUNS + len(rows))
         needs = np.log(self.memory / self.capacity)
         known = [run for run in runs if run.step_time > 0 or run.out_of_memory]
-        memory_prior = doubt**2 * (MEMORY_LEVEL**2 + MEMORY_SMOOTH**2 * near + MEMORY_ALONE**2 * alone)
         places = [run.candidate for run in known]
         seen = np.array([_memory_seen(run, needs[run.candidate], self.capacity) for run in known]) - needs[places]
         sure = np.array([BEYOND if run.out_of_memory else MEMORY_NOISE for run in known])
-        memory_change, memory_covariance, _ = conditioned(memory_prior, places, seen, doubt * sure)
+        prior = errors(MEMORY_ERRORS, near, alone, doubt)
+        memory_change, memory_covariance, _ = conditioned(prior, places, seen, doubt * sure)
         return Belief(
-            mean=machines.middle + change[:points],
-            covariance=covariance[:points, :points],
+            mean=machines.middle + change,
+            covariance=covariance * (PRIOR_RUNS + size) / (PRIOR_RUNS + len(rows)),
             memory_mean=needs + memory_change,
             memory_deviation=np.sqrt(np.maximum(np.diag(memory_covariance), 1e-12)),
-            constants=machines.factors.mean(axis=0) + change[points:],
-            constants_deviation=np.sqrt(np.maximum(np.diag(covariance)[points:], 0.0)),
             noise=noise,
         )
+
+    def surprises(self, runs: Sequence[Told]) -> tuple[list[int], FloatArray, float]:
+        """Designs of the runs with a time, logarithms of measured over mean times, and the noise of a run. [-]"""
+        rows = [run.candidate for run in runs if run.step_time > 0]
+        surprise = np.log([run.step_time for run in runs if run.step_time > 0]) - self.machines.middle[rows]
+        return rows, surprise, noise_of(runs, self.doubt * NOISE)
+
+    def constants(self, runs: Sequence[Told]) -> tuple[FloatArray, FloatArray]:
+        """Means and deviations of logarithms of factors of constants, of all their spread, after runs, (constants,)."""
+        rows, surprise, noise = self.surprises(runs)
+        count, factors = len(rows), self.machines.factors
+        prior = np.atleast_2d(np.cov(np.hstack([self.machines.log_times[:, rows], factors]).T, bias=True))
+        near = likeness(self.design.take(np.array(rows, dtype=int)), count)
+        prior[:count, :count] += errors(ERRORS, near, np.equal.outer(rows, rows), self.doubt)
+        change, covariance, size = conditioned(prior, range(count), surprise, noise)
+        left = np.maximum(np.diag(covariance)[count:], 0.0) * (PRIOR_RUNS + size) / (PRIOR_RUNS + count)
+        return factors.mean(axis=0) + change[count:], np.sqrt(left)
+
+
+def errors(deviations: Sequence[float], near: FloatArray, alone: FloatArray | BoolArray, doubt: float) -> FloatArray:
+    """Covariance of the errors of designs: of all together, of those that are `near`, of one `alone`; like `near`."""
+    level, smooth, single = (doubt * np.asarray(deviations)) ** 2
+    return np.asarray(level + smooth * near + single * alone)
 
 
 def likeness(design: DesignPoints, points: int) -> FloatArray:
@@ -220,7 +231,7 @@ def likeness(design: DesignPoints, points: int) -> FloatArray:
     square = np.zeros((points, points))
     for name, column in design.columns().items():
         values = np.broadcast_to(column, (points,))
-        if name in DERIVED or np.ptp(values) == 0:
+        if name in DERIVED or (values == values[:1]).all():
             continue
         if name in SIZES:
             doublings = np.log2(np.maximum(values, 1))
@@ -230,12 +241,16 @@ def likeness(design: DesignPoints, points: int) -> FloatArray:
     return np.exp(-square / (2 * REACH**2))
 
 
+def times_of(runs: Sequence[Told]) -> dict[int, list[float]]:
+    """Step times of each candidate that ran. [s]"""
+    return grouped((run.candidate, run.step_time) for run in runs if run.step_time > 0)
+
+
 def noise_of(runs: Sequence[Told], usual: float = NOISE) -> float:
     """Standard deviation of log step times of one design, from repeats and the usual one. [-]"""
-    logs = grouped((run.candidate, math.log(run.step_time)) for run in runs)
-    squares = sum(float(np.var(times)) * len(times) for times in logs.values())
-    degrees = sum(len(times) - 1 for times in logs.values())
-    return pooled_noise(squares, degrees, usual)
+    logs = [np.log(times) for times in times_of(runs).values()]
+    degrees = sum(len(times) - 1 for times in logs)
+    return pooled_noise(sum(float(np.var(times)) * len(times) for times in logs), degrees, usual)
 
 
 def _memory_seen(run: Told, predicted: float, capacity: float) -> float:
@@ -312,27 +327,19 @@ def choice(view: Belief, best_time: float, tried: BoolArray) -> int:
 
 def best_run(runs: Sequence[Told]) -> tuple[int | None, float]:
     """The candidate whose runs have the least mean time, and that time; none if nothing ran. [s]"""
-    means = {run.candidate: _mean(runs, run.candidate) for run in runs if run.step_time > 0}
-    if not means:
-        return None, math.inf
-    best = min(means, key=lambda candidate: means[candidate])
-    return best, means[best]
+    means = [(float(np.mean(times)), candidate) for candidate, times in times_of(runs).items()]
+    return min(means)[::-1] if means else (None, math.inf)
 
 
 def undecided(runs: Sequence[Told], noise: float) -> int | None:
     """The best two candidates' one with fewer runs, if repeats show noise that is larger than their difference."""
-    counts = {run.candidate: sum(o.candidate == run.candidate for o in runs) for run in runs if run.step_time > 0}
-    if len(counts) < 2 or max(counts.values()) < 2 or noise <= WORTH:
+    best = sorted((float(np.mean(times)), len(times), candidate) for candidate, times in times_of(runs).items())[:2]
+    if len(best) < 2 or max(map(len, times_of(runs).values())) < 2 or noise <= WORTH:
         return None
-    first, second = sorted(counts, key=lambda candidate: _mean(runs, candidate))[:2]
-    apart = math.log(_mean(runs, second) / _mean(runs, first))
-    if apart > UNDECIDED * noise * math.hypot(counts[first] ** -0.5, counts[second] ** -0.5):
+    (first, count, _), (second, other_count, _) = best
+    if math.log(second / first) > UNDECIDED * noise * math.hypot(count**-0.5, other_count**-0.5):
         return None
-    return min((first, second), key=lambda candidate: counts[candidate])
-
-
-def _mean(runs: Sequence[Told], candidate: int) -> float:
-    return float(np.mean([run.step_time for run in runs if run.candidate == candidate and run.step_time > 0]))
+    return min(best, key=lambda one: one[1])[2]
 
 
 def _next(view: Belief, candidate: int, best_time: float, *, repeats: bool = False) -> Next:

@@ -33,9 +33,10 @@ MOST_CANDIDATES: Final = 5_000
 RUNS: Final = 10
 
 
-def shares_after(shares: Sequence[float]) -> dict[str, float]:
-    """Number of runs -> best measured throughput so far over the best of the group, from that after each run."""
-    return {str(count): shares[min(count, len(shares)) - 1] for count in AFTER}
+def shares_after(best: float, times: Sequence[float]) -> dict[str, float]:
+    """Number of runs -> the best step time of a group over the best so far; `times` are those of runs in turn. [s]"""
+    shares = best / np.fmin.accumulate([math.inf, *times])[1:]
+    return {str(count): float(shares[min(count, len(shares)) - 1]) for count in AFTER}
 
 
 def replay(file: str | Path, runs: int = RUNS) -> dict[str, Any]:
@@ -85,7 +86,7 @@ def _replayed(name: str, rows: Sequence[MeasuredRow], runs: int, left: dict[str,
     doubt = doubt_of(np.array([one.low[0] for one in ends]), np.array([one.high[0] for one in ends]))
     machines = ensemble(Run(known[0][1].model, machine, design), expected)
     candidates = RunCandidates(machines, design, memory, capacity, doubt)
-    told, shares, stopped = list[Told](), list[float](), None
+    told, stopped = list[Told](), None
     for count in range(min(runs, len(known))):
         decision = decide(candidates, told)
         if decision.best is not None and decision.chance < UNLIKELY and stopped is None:
@@ -94,17 +95,15 @@ def _replayed(name: str, rows: Sequence[MeasuredRow], runs: int, left: dict[str,
         at = choice(decision.belief, decision.best_time, tried)
         time, needed = answers[at]
         told.append(Told(at, time, needed * memory[at], math.isnan(time)))
-        shares.append(_share(best, [one.step_time for one in told]))
     order = np.lexsort([predicted, memory > capacity])[: len(told)]
-    alone = [answers[at][0] for at in order.tolist()]
     return {
         "group": name,
         "candidates": len(known),
         "ran": sum(time > 0 for time, _ in answers),
         "order": [known[one.candidate][0].row.id for one in told],
         "out_of_memory": sum(one.out_of_memory for one in told),
-        "share": shares_after(shares),
-        "model_only": shares_after([_share(best, alone[: count + 1]) for count in range(len(alone))]),
+        "share": shares_after(best, [one.step_time for one in told]),
+        "model_only": shares_after(best, [answers[at][0] for at in order.tolist()]),
         "stopped_after": stopped,
     }
 
@@ -129,7 +128,3 @@ def _answer(one: ComparedRow) -> tuple[float, float]:
     if math.isinf(one.measured_bytes):
         return math.nan, math.nan
     return one.measured_s, one.measured_bytes / one.predicted_bytes
-
-
-def _share(best: float, times: Sequence[float]) -> float:
-    return best / min((time for time in times if time > 0), default=math.inf)

@@ -31,7 +31,7 @@ from dse.searching.study import BaseStudy
 from dse.searching.trials.measured_runs import PREFIX, MeasuredRun, with_units
 from dse.spaces.space import Params, Space
 from dse.storage.optuna_store import Store
-from dse.tuning.belief import Decision, Next, RunCandidates, Told, decide, doubt_of, ensemble
+from dse.tuning.belief import Next, RunCandidates, Told, decide, doubt_of, ensemble
 
 #: Failures: out of memory, or anything else, which says nothing about memory.
 OUT_OF_MEMORY, OTHER = FAILURES = ("oom", "other")
@@ -217,7 +217,7 @@ def tuning(study: BaseStudy, parallel: int = 1) -> Tuning:
         expected={
             trial: float(shipped[known.trials.index(trial)]) for trial in {one.trial for one in runs} & {*known.trials}
         },
-        learned=tuple(learned(study.space, known, decision)),
+        learned=tuple(learned(study.space, known.candidates, known.told(runs))),
     )
 
 
@@ -240,10 +240,10 @@ def _numbered(study: BaseStudy, known: StudyCandidates, chosen: Sequence[Next]) 
     return {**numbers, **{row: trials[tuple(known.params[row].values())] for row in new}}
 
 
-def learned(space: Space, known: StudyCandidates, decision: Decision) -> Iterable[LearnedConstant]:
+def learned(space: Space, known: RunCandidates, runs: Sequence[Told]) -> Iterable[LearnedConstant]:
     """Constants that differ from the built-in ones after the runs, by more than their remaining deviation."""
-    machines, belief, system = known.candidates.machines, decision.belief, space.system
-    after, left = belief.constants, belief.constants_deviation
+    machines, system = known.machines, space.system
+    after, left = known.constants(runs)
     for at in np.flatnonzero(are_learned(after, left, machines.factors.std(axis=0))):
         constant = machines.constants[at]
         value = system.quantities()[constant.name].item() * math.exp(after[at])
