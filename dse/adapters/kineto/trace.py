@@ -120,7 +120,7 @@ def kind_of(name: str) -> str:
     >>> kind_of("void flash_fwd_kernel<...>"), kind_of("Memcpy DtoD"), kind_of("void vectorized_elementwise_kernel")
     ('attention', 'copy', 'pointwise')
     """
-    return next(kind for kind, pattern in KINDS.items() if re.search(pattern, name, re.IGNORECASE))
+    return next((kind for kind, pattern in KINDS.items() if re.search(pattern, name, re.IGNORECASE)), "pointwise")
 
 
 def step_window(path: Path, events: Iterable[Event]) -> tuple[float, float, int]:
