@@ -13,9 +13,10 @@ import tempfile
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from stat import S_ISREG
 from time import time
 from typing import BinaryIO, Final
 
@@ -38,12 +39,19 @@ def write_beside(path: Path, pieces: Iterable[bytes], *, durable: bool = False) 
     A killed process leaves the temporary file; the next process that writes into the folder removes it. With `durable`,
     the file survives a power cut. Raises `OSError` if it cannot be written; nothing is left of it then.
     """
+    with beside(path, durable=durable) as file:
+        file.writelines(pieces)
+
+
+@contextmanager
+def beside(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
+    """A new file of a temporary name, which replaces another file at the end of a block: see `write_beside`."""
     clear_away(path.parent.absolute())
     part = path.with_name(f"{PART_BEGINNING}{secrets.token_hex(8)}{PART_ENDING}")
     try:
         with part.open("xb") as file:  # created: a link of that name is not followed
             locked(file)
-            file.writelines(pieces)
+            yield file
             file.flush()
             if durable:
                 os.fsync(file.fileno())
@@ -124,6 +132,8 @@ def file_name(study: str) -> str:
 LONGEST: Final = 1 << 28
 #: Bytes of a line before and after its text. [B]
 FRAME: Final = 10
+#: Flags that open a file as bytes, and a pipe without a wait for its writer, where the system has them.
+READING: Final[int] = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class LineLog:
@@ -171,10 +181,11 @@ def lines_of(path: Path) -> Iterator[bytes]:
     Raises `DseError` if a damaged line is followed by another, or the first one is damaged.
     """
     try:
-        with path.open("rb") as file:
-            number, damaged = 0, 0
-            while raw := file.readline(LONGEST):
-                number += 1
+        with os.fdopen(os.open(path, READING), "rb") as file:
+            if not S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise DseError(f"{path}: a pipe or device; copy its content to a file")
+            damaged = 0
+            for number, raw in enumerate(iter(lambda: file.readline(LONGEST), b""), start=1):
                 line = raw[FRAME - 1 : -1]
                 if not damaged and raw == framed(line):
                     yield line

@@ -22,13 +22,14 @@ from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
+from shutil import copyfileobj
 from typing import Any, Final, Literal
 from urllib.parse import parse_qs, quote
 
 from costmodel.errors import DseError, masked
 from costmodel.formats.input_files import data_beside
 from costmodel.installation import installation
-from dse.storage.atomic_files import PART_BEGINNING, PART_ENDING, sync_folder, write_beside
+from dse.storage.atomic_files import beside, sync_folder
 
 #: Where studies live when neither ``--storage`` nor ``$DSE_STORAGE`` says otherwise.
 DEFAULT_URL = "sqlite:///dse.db"
@@ -267,16 +268,14 @@ class Database:
         """The rows of a query."""
         self.table = table_of(statement)
         try:
-            rows: list[tuple[Any, ...]] = self._connection.execute(self._spelt(statement), parameters).fetchall()
+            return [*self._connection.execute(self._spelt(statement), parameters)]
         except self._too_long:
             raise self._long_value() from None
-        return rows
 
     def each(self, statement: str, **parameters: Any) -> Iterator[tuple[Any, ...]]:
         """The rows of a query, some thousands at a time in memory; within a transaction."""
         self.table = table_of(statement)
-        server_side = {} if self.is_sqlite else {"name": "each"}
-        cursor = self._connection.cursor(**server_side)
+        cursor = self._connection.cursor(**({} if self.is_sqlite else {"name": "each"}))  # of the server
         try:
             cursor.execute(self._spelt(statement), parameters)
             while rows := cursor.fetchmany(ROWS_AT_ONCE):
@@ -396,13 +395,12 @@ def set_aside_foreign_log(path: Path, url: str) -> None:
     """
     log = path.with_name(path.name + "-wal")
     try:
-        if not log.stat().st_size:  # before the header, which a writer changes before it starts a log
-            return
+        size = log.stat().st_size  # before the header, which a writer changes before it starts a log
         with path.open("rb") as file:
             versions = file.read(20)[18:]
     except OSError:
         return
-    if versions == b"\x01\x01":
+    if size and versions == b"\x01\x01":
         aside = log.with_name(f"{log.name}.foreign-{secrets.token_hex(4)}")
         try:
             log.rename(aside)
@@ -423,12 +421,6 @@ def sqlite_access(path: Path, mode: Mode) -> str:
     return "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
 
 
-#: Endings of the files of an SQLite database.
-ENDINGS: Final = ("-wal", "-shm", "")
-#: Bytes that are copied at once. [B]
-PIECE: Final = 1 << 20
-
-
 def back_up(url: str, file: Path) -> int:
     """Write a copy of a database to a file, as the last finished transaction left it; returns its size. [B]
 
@@ -439,22 +431,15 @@ def back_up(url: str, file: Path) -> int:
         raise DseError(f"--backup {file}: is the database itself, or no regular file; name another file")
     if not file.parent.is_dir():
         raise DseError(f"--backup {file}: no folder {str(file.parent)!r}; create it first")
-    part = file.with_name(f"{PART_BEGINNING}{secrets.token_hex(8)}{PART_ENDING}")
     database = Database(url, "read")
     database.where += f", copied to {file}"
     try:
-        part.touch()  # a folder without rights is a fault of the copy, not of the database
-        database.copy_to(part)
-        with part.open("rb") as copy:
-            os.fsync(copy.fileno())
-        part.replace(file)
-        sync_folder(file.parent)
+        with beside(file, durable=True) as copy:  # a folder without rights is a fault of the copy, not of the database
+            database.copy_to(Path(copy.name))
     except OSError as error:
         raise DseError(f"--backup {file}: {error.strerror or error}") from None
     finally:
         database.close()
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
     return file.stat().st_size
 
 
@@ -468,20 +453,24 @@ def restore(url: str, file: Path) -> Path | None:
         raise DseError(f"--restore {file}: is the database itself; name a backup")
     checked(file)
     old = target.with_name(f"{target.name}.replaced-{secrets.token_hex(4)}")
-    part = target.with_name(f"{PART_BEGINNING}{secrets.token_hex(8)}{PART_ENDING}")
     try:
-        with file.open("rb") as copy:  # whole before the old database moves: the disk may be full
-            write_beside(part, iter(lambda: copy.read(PIECE), b""), durable=True)
-        for ending in ENDINGS:  # the old log stays with the old file
+        with file.open("rb") as backup, beside(target, durable=True) as copy:
+            copyfileobj(backup, copy)
+            copy.seek(18)  # versions of the format: those of a file without a log, see `set_aside_foreign_log`
+            copy.write(b"\x01\x01")
+            copy.flush()
+            os.fsync(copy.fileno())  # the copy is whole before the old database gets its name: the disk may be full
+            with suppress(FileNotFoundError):
+                try:
+                    os.link(target, old, follow_symlinks=False)  # `target` is a database at any moment
+                except (OSError, NotImplementedError):  # a file system without links
+                    target.rename(old)
+        for ending in ("-wal", "-shm"):  # the old log stays with the old file, and is foreign to the new one
             with suppress(FileNotFoundError):
                 target.with_name(target.name + ending).rename(old.with_name(old.name + ending))
-        part.replace(target)
         sync_folder(target.parent)
     except OSError as error:
         raise DseError(f"--restore {file}: {error.filename or target}: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
     return old if old.exists() else None
 
 

@@ -99,6 +99,8 @@ def enumerated(args: argparse.Namespace) -> tuple[ExactFront, Study | None]:
 def merged_parts(args: argparse.Namespace) -> tuple[ExactFront, Study | None]:
     """The exact front from checkpoints, and the study to certify."""
     study = Study.load(args.certify, storage=args.storage) if args.certify else None
+    if args.output and args.output.resolve() in {path.resolve() for path in args.merge}:
+        raise DseError(f"enumerate --merge: -o {args.output} is one of the files to merge; name another file")
     exact = merged_front(args.merge, best_costs(study).tolist() if study else None)
     if args.space and changed_space(args).fingerprint != exact.space.fingerprint:
         raise DseError(f"enumerate --merge: the files hold another space than {args.space}; leave SPACE out")

@@ -161,12 +161,15 @@ def test_the_command_enumerates_parts_and_merges_them():
     outs = [stdout_of("enumerate", LAYOUTS, "--part", f"{part}/2", "-o", f"part{part}") for part in (2, 1)]
     assert "part 1/2: 1,1" in outs[1]
     assert stdout_of("enumerate", "--merge", "part2", "part1") == stdout_of("enumerate", LAYOUTS)
+    os.mkfifo("pipe")
     for words, message in [
         (["--merge", "part1"], "missing or not finished: 2/2"),
         ([LAYOUTS, "--part", "1/2"], "name its checkpoint with -o"),
         ([LAYOUTS, "--merge", "part1", "part2", "--set", "tp=1"], "leave options out"),
         (["gpt_1t_power_split", "--merge", "part1", "part2"], "another space"),
         (["--merge", "nothing"], "nothing: No such file"),
+        (["--merge", "part1", "pipe"], "pipe: a pipe or device"),
+        (["--merge", "part1", "part2", "-o", "./part2"], "-o part2 is one of the files"),
     ]:
         assert message in stderr_of("enumerate", *words)
     for part in ("0/2", "3/2", "1", "1/2/3", "-1/2"):

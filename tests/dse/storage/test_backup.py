@@ -59,6 +59,19 @@ def test_a_restored_backup_replaces_the_database_and_its_log(url, tmp_path, monk
     assert count(url) == 15
 
 
+@pytest.mark.parametrize("survived", range(4))
+def test_a_restore_that_is_killed_leaves_the_old_or_the_new_database(url, tmp_path, monkeypatch, survived):
+    back_up(url, tmp_path / "copy.db")
+    grown(url, 40)
+    survives = iter([True] * survived)
+    with monkeypatch.context() as system:
+        for name in ("link", "replace", "rename"):  # it dies at one of these
+            usual = getattr(os, name)
+            system.setattr(os, name, lambda *at, of=usual, **more: of(*at, **more) if next(survives, 0) else os.abort())
+        assert signal_of(lambda: restore(url, tmp_path / "copy.db")) == signal.SIGABRT
+    assert count(url) == (40 if survived < 2 else 10)
+
+
 def test_a_backup_that_is_copied_by_hand_survives_the_log_of_a_killed_writer(url, tmp_path, caplog):
     """Without help SQLite replays the log into the copy."""
     back_up(url, tmp_path / "copy.db")
