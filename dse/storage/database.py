@@ -128,11 +128,9 @@ class Database:
             raise DseError(f"storage {url!r}: not a database URL, such as {DEFAULT_URL}")
 
     def _sqlite(self, url: str, mode: Mode) -> sqlite3.Connection:
-        name, _, query = url.partition("://")[2].partition("?")
-        name = name.removeprefix("/")
-        if name in ("", ":memory:"):
+        path, query = sqlite_path(url) or Path(), url.partition("?")[2]
+        if path.name in ("", ":memory:"):
             raise DseError(f"storage {self.where}: a study in memory cannot be resumed; name a file: {DEFAULT_URL}")
-        path = Path(name)
         if not path.parent.is_dir():
             raise DseError(f"storage {self.where}: no folder {str(path.parent)!r}; create it first")
         if mode != "create" and not path.exists():

@@ -123,8 +123,7 @@ DIRECTIONS: Final[Mapping[str, Direction]] = {"MINIMIZE": "minimize", "MAXIMIZE"
 def read_study_attributes(database: Database, kind: str, study_id: int, name: str | None = None) -> dict[str, Any]:
     """The "user" or "system" attributes of a study; only one of them, if one is named."""
     query = f'SELECT "key", value_json FROM study_{kind}_attributes WHERE study_id = :study_id'
-    only = "" if name is None else ' AND "key" = :name'
-    named = {} if name is None else {"name": name}
+    only, named = ("", {}) if name is None else (' AND "key" = :name', {"name": name})
     return {str(key): json.loads(text) for key, text in database.rows(query + only, study_id=study_id, **named)}
 
 
