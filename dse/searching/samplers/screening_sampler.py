@@ -108,10 +108,11 @@ class Screening:
         from dse.searching.bounding.bounds import problem_of  # of open machines
         from dse.searching.bounding.branching import BoundBroken, LeastCosts, Search, start, still_open
 
-        pricer, most = Pricer(self.sampler.space, self.sampler.rules), IN_ORDER * WHOLE * self.budget
-        if self.sampler.screened is not pricer.space or not (problem := problem_of(pricer, most)):
+        pricer, most = Pricer(self.sampler.screened, self.sampler.rules), IN_ORDER * WHOLE * self.budget
+        if not (problem := problem_of(pricer, most)):
             return False
-        problem = replace(problem, lenient=not problem.proved)
+        proved = problem.proved and pricer.space is self.sampler.space
+        problem = replace(problem, lenient=not proved)
         with suppress(BoundBroken):
             boxes = start(problem)
             self.evaluated += problem.num_layouts
@@ -120,12 +121,12 @@ class Screening:
                 search = Search(problem, Workers(), boxes.take(rows), self.archive.costs, index)
                 search.run(most=most * self.budget)
                 self.evaluated += search.evaluated
-                whole = index is FrontIndex and problem.proved and not search.waiting
+                whole = index is FrontIndex and proved and not search.waiting
                 before = self.archive.take(np.arange(0)) if whole else self.archive
                 self.archive = before.joined(self.lattice.places(search.designs), search.costs, ties=whole)
                 if search.waiting:
                     return False
-                self.archive = replace(self.archive, best_proved=problem.proved)
+                self.archive = replace(self.archive, best_proved=proved)
             self.archive = replace(self.archive, complete=whole, explored=np.full(len(self.archive.places), 3.0))
             return True
         return False
