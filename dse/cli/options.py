@@ -211,7 +211,7 @@ def changes_of(args: argparse.Namespace) -> dict[str, Any]:
 
 def set_words(args: argparse.Namespace) -> str:
     """The options of a launch file and the ``--set`` options of a command, as they are typed again."""
-    given = {name: vars(args).get(name) for name in ("system", "gpus", "framework")}
+    given = {name: vars(args).get(name) for name in ("system", "gpus", "framework", "profile")}
     words = [f"--{name} {quote(str(value))}" for name, value in given.items() if value]
     words += [f"--set {quote(f'{name}={value}')}" for name, value in args.set]
     return "".join(f" {word}" for word in words)

@@ -280,7 +280,7 @@ def test_designs_without_a_number_are_not_feasible(small):
     assert actual["n_infeasible"] >= without.sum() > 0
     pins = ("--set", "topology=r_r", "--set", "tp=2", "--set", "pp=2")
     shown = stdout_of("evaluate", small, "--profile", "dfmodel-gen1", *pins, code=1)
-    assert "The profile has no number for tp 2, pp 2, dp 16," in shown
+    assert "The profile has no number for tp 2, pp 2, dp 16," in shown and "--profile dfmodel-gen1 --set" in shown
 
 
 def test_a_certificate_is_by_the_profile_of_the_study(small):
