@@ -107,7 +107,9 @@ def read_setup(path: Path, generation: str, model_path: Path | None, values: Map
     if "tech_param" not in hardware:
         raise DseError(f"{path}: describes a model: evaluate a hardware file with --model-config {path}")
     if "shared_mem" in hardware.section("area_breakdown", required=False):
-        raise DseError(f"{path}: area_breakdown.shared_mem: not read, nor by DeepFlow (KeyError); describe the chip as schema: deepflow/v1")
+        raise DseError(
+            f"{path}: area_breakdown.shared_mem: not read, as in DeepFlow; describe it as schema: deepflow/v1"
+        )
     if (generation == SECOND) != ("model_param" in hardware):
         raise DseError(f"{path}: is not a file of {generation}: model_param is in files of {SECOND} alone")
     if (generation == SECOND) == bool(model_path):

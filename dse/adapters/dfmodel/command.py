@@ -17,7 +17,7 @@ from dse.adapters.dfmodel.report import DfmodelReport, Wanted, dfmodel_report, e
 from dse.cli.output import write_answer
 from dse.cli.terminal import say
 
-#: Generation -> others whose files look the same; those of gen1b differ in exchanges, those of gen2a in text.
+#: Generation -> others whose files look the same, but gen1b in exchanges, gen2a in text and gen2b in latencies.
 ALIKE: Final = {"gen1": ("gen1b", "gen2a"), "gen3": ("gen2b", "gen4", "gen5"), "gen4": ("gen5",)}
 
 
@@ -51,7 +51,8 @@ def _evaluated(
 def other_times(path: Path, profile: str, wanted: Wanted, report: DfmodelReport) -> Iterator[str]:
     """A note if other generations, whose files look like this one, take another time for it; with these times."""
     chosen, time = profile_named(profile).version, report.evaluation.iteration_time.item()
-    others, apart = {}, {"gen1b": bool(report.setup.roles), "gen2a": as_text(file_bytes(path, LARGEST)) is not None}
+    others, setup, text = {}, report.setup, as_text(file_bytes(path, LARGEST))
+    apart = {"gen1b": setup.roles, "gen2a": text is not None, "gen2b": setup.link_latency.any()}
     for other in (other for other in ALIKE.get(chosen, ()) if not apart.get(other)):
         try:
             of_other = evaluated_file(path, generation=other, wanted=wanted).evaluation.iteration_time.item()
