@@ -165,7 +165,7 @@ OF_LAYOUTS: Final = ("peak_memory", *PARTS["peak_memory"], "model_flops", "world
 #: Columns that the fastest machine bounds from below, and from above.
 FASTEST_LOW, FASTEST_HIGH = ("step_time",), ("tokens_per_second", "tokens_per_second_per_gpu")
 #: Column -> others that bound it.
-IMPLIED: Final = {"energy_per_step": ("step_time", *ENERGIES), "mfu": ("step_time", "model_flops")}
+IMPLIED: Final = {"mfu": ("step_time", "model_flops"), "energy_per_step": ("step_time", *ENERGIES)}
 #: Ends of an unknown quantity that is not negative.
 UNKNOWN: Final = np.array(0.0), np.array(np.inf)
 #: Most layouts whose boxes are looked at.
@@ -380,7 +380,7 @@ def problem_of(pricer: Pricer, most: int = MOST_LAYOUTS) -> Problem | None:
         return None
     forests = tuple(forest_of(space, component, weights) for component in machines)
     used = {WITH_UNIT.get(name, name) for text in space.evaluated_formulas for name in Expression.parse(text).names}
-    used |= {name for total, names in IMPLIED.items() if total in used for name in names}
+    used |= {name for total, names in IMPLIED.items() if {total, *names[1:]} & used for name in names}
     timed = tuple(name for name in (*FASTEST_LOW, *FASTEST_HIGH, *ENERGIES) if name in used)
     fixed = tuple(name for name in OF_LAYOUTS if name in used | {"world_size"})
     return bounded(Problem(pricer, tuple(layouts), forests, timed, fixed, {}, np.empty(0), proved=True))

@@ -254,8 +254,7 @@ def timed(problem: Problem, boxes: Boxes) -> Boxes:
 def evaluated(problem: Problem, boxes: Boxes, bounds: FloatArray) -> tuple[dict[str, FloatArray], FloatArray]:
     """A design of each box, and its costs; those that are feasible.
 
-    Raises `BoundBroken` if one costs less than the bound of its box: more of a machine slows a design of the space.
-    Lenient problems keep it.
+    Raises `BoundBroken` if one costs less than the bound of its box: more of a machine slows it. Lenient ones keep it.
     """
     space, designs = problem.pricer.space, problem.designs(boxes)
     costs = costs_of(space, evaluate(space, designs, rules=problem.pricer.rules))

@@ -123,6 +123,7 @@ OPEN_LINKS = cases(__file__, "OPEN_LINKS")
 UNPROVED = {
     "zero 3": lambda: Space.from_text(OPEN_LINKS.replace("zero: 0", "zero: 3")),
     "energy": lambda: Space.from_text(OPEN_LINKS).with_objectives(["step_time", "energy_per_step"]),
+    "work": lambda: Space.from_text(OPEN_LINKS).with_objectives(["maximize:mfu", "compute_energy"]),
     "solved": lambda: Space.load("gpt3_175b_codesign").pinned(cases(__file__, "PINS")),
 }
 
