@@ -328,9 +328,9 @@ def _read(name: str, written: Any, unit: str | None, values: Mapping[str, Any],
         return _from_formula(name, written, unit, values, scope)
     if not isinstance(written, list) or not written:
         raise ValueError(f"{written!r}: expected options, such as [1, 2, 4], or {{from: 1, to: 8}}")
-    unit = unit or _unit_of(written[0])
+    is_helper, unit = unit is None, unit or _unit_of(written[0])
     boolean = domain.switch or isinstance(written[0], bool)
-    words = domain.words or tuple(str(w) for w in written if _is_word(w) and not boolean)
+    words = domain.words or tuple(str(w) for w in written if _is_word(w) and is_helper and not boolean)
     return _listed(Parameter(name, unit, tuple(written_value(w, unit, words, boolean) for w in written)))
 
 
