@@ -49,7 +49,7 @@ def tell(study: BaseStudy, trial: int, *, failed: str = "", software: str = "", 
     if ("step_time" in known) == (failed != ""):
         raise DseError("a run has a step time or a failure: one of the two")
     for name, value in known.items():
-        if not 0 < value < math.inf:
+        if not (0 < value < math.inf or (name, value) == ("spread", 0)):
             raise DseError(f"{name} {value}: expected a number above 0")
     told = datetime.now(UTC).isoformat(timespec="milliseconds")
     run = MeasuredRun(id=secrets.token_hex(4), trial=int(trial), failed=failed, software=software, told=told, **known)
@@ -230,21 +230,19 @@ def _numbered(study: BaseStudy, known: StudyCandidates, chosen: Sequence[Next]) 
     names = sum(name.startswith(ADDED) for name in study.space.layouts)
     study.steer(None, {f"{ADDED}{names + at}": known.params[row] for at, row in enumerate(new)})
     study.run(len(study.table) + len(new))
-    trials = {
-        tuple(trial.params[name] for name in study.space.by_name): trial.number
-        for block in study.table.blocks()
-        for trial in block.trials
-    }
+    every = (trial for block in study.table.blocks() for trial in block.trials)
+    trials = {tuple(trial.params[name] for name in study.space.by_name): trial.number for trial in every}
     if lost := [row for row in new if tuple(known.params[row].values()) not in trials]:
         raise DseError(f"study {study.name!r}: a search did not finish the trial {known.params[lost[0]]}")
     return {**numbers, **{row: trials[tuple(known.params[row].values())] for row in new}}
 
 
 def learned(space: Space, known: RunCandidates, runs: Sequence[Told]) -> Iterable[LearnedConstant]:
-    """Constants that differ from the built-in ones after the runs, by more than their remaining deviation."""
+    """Constants that runs moved, or know twice as well, and that differ from the built-in ones by their deviation."""
     machines, system = known.machines, space.system
-    after, left = known.constants(runs)
-    for at in np.flatnonzero(are_learned(after, left, machines.factors.std(axis=0))):
+    (mean, spread), (after, left) = known.constants([]), known.constants(runs)
+    moved = are_learned(after, left, spread) & (np.abs(after - mean) > left) | are_learned(after, left, spread / 2)
+    for at in np.flatnonzero(moved):
         constant = machines.constants[at]
         value = system.quantities()[constant.name].item() * math.exp(after[at])
         yield constant.learned(system, value, value * float(left[at]))

@@ -27,7 +27,10 @@ LARGEST: Final = 16 << 20
 _PROGRAM: Final = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
 _RANK: Final = re.compile(r"#\s+Rank\s+\d+ .* on\s+(\S+) device")
 #: Size [B], elements, type, then operation and root where the program has them, and twice time [us], rates and errors.
-_LINE: Final = re.compile(r"\s*(\d+)\s+\d+\s+[a-z]\w*(?:\s+[a-z]+)?(?:\s+-?\d+)?((?:\s+(?:\d[\d.e+-]*|N/A)){8})\s*")
+#: MPI and Slurm may label lines: ``[1,0]<stdout>:``, ``0:``.
+_LINE: Final = re.compile(
+    r"(?:\S*[:>])?\s*(\d+)\s+\d+\s+[a-z]\w*(?:\s+[a-z]+)?(?:\s+-?\d+)?((?:\s+(?:\d[\d.e+-]*|N/A)){8})\s*"
+)
 
 
 def read_nccl_tests(path: Path, system: str) -> list[MeasuredRow]:

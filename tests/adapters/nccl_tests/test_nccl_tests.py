@@ -44,7 +44,7 @@ def test_rows_have_the_bus_bandwidth_that_the_log_prints(written):
 def test_several_tests_in_one_log(written):
     text = (
         log("build/alltoall_perf_mpi", {"a": 8, "b": 8}),
-        log("all_gather_perf", {"a": 4}, SHORT),
+        log("all_gather_perf", {"a": 4}, f"[1,0]<stdout>:{SHORT}"),
         log("broadcast_perf", {"a": 8}),
     )
     rows = read_nccl_tests(written(*text), "h100_80g_dgx")

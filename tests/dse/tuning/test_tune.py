@@ -154,6 +154,12 @@ def test_the_system_is_kept_with_what_runs_moved(study, tmp_path, factor, words)
     assert main(["plan", "llama3_8b", "--gpus", "16", "--system", "./mine.yaml"]) == 0
 
 
+def test_a_run_as_predicted_teaches_no_constant(study):
+    """Before runs, the rate of the fabric is only ever below the nominal one; this is not learned."""
+    study.tell(0, step_time=predicted_time(study, 0), spread=0.0)
+    assert tuned()["learned"] == []
+
+
 @by_table("words", "message")
 def test_mistakes_get_one_line(study, words, message):
     assert message in stderr_of("tune", *words)
