@@ -102,7 +102,7 @@ def run_records(study: BaseStudy) -> list[dict[str, Any]]:
 
 
 #: Most legal designs that are evaluated, and most candidates besides those that ran. [-]
-EVALUATED, MOST = 1 << 16, 192
+EVALUATED, MOST = 1 << 15, 192
 #: Beginning of the names of designs that tuning adds to a study.
 ADDED: Final = "tune_"
 
