@@ -36,6 +36,8 @@ def tuning_report(study: BaseStudy, tuned: Tuning, width: int, storage: str | No
         lines.append((" ", expected_text(study, one, record)))
     if tuned.proposals:
         lines.append(("Why", reason(tuned)))
+    elif tuned.best is None:
+        lines.append(("Stop", "each layout of this study failed; plan more GPUs, or set less (--set)"))
     else:
         lines.append(("Stop", f"trial {tuned.best} ({readable(tuned.best_time, 's')} a step) is the one to use: a "
                       f"layout {percent(WORTH)} faster has a chance of {percent(tuned.chance)}"))  # fmt: skip
@@ -43,7 +45,7 @@ def tuning_report(study: BaseStudy, tuned: Tuning, width: int, storage: str | No
     lines += [("Learned" if not at else " ", learned_line(one)) for at, one in enumerate(tuned.learned)]
     commands = [f"dse export {words} --trial {one.trial} --format megatron -o train.sh" for one in tuned.proposals[:1]]
     commands += [f"dse tune {words} --tell {one.trial} --log run.log" for one in tuned.proposals]
-    if not tuned.proposals:
+    if tuned.best is not None and not tuned.proposals:
         commands = [f"dse export {words} --trial {tuned.best} --format megatron -o train.sh"]
     return wrapped([*lines, *next_lines(commands)], width)
 

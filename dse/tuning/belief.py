@@ -305,8 +305,8 @@ def decide(candidates: RunCandidates, runs: Sequence[Told], parallel: int = 1) -
     chance = now.chance_below(best_time / (1 + WORTH), ~tried) if best is not None else math.nan
     if best is not None and chance < UNLIKELY:
         again = undecided(runs, now.noise)
-        return Decision(() if again is None else (_next(now, again, best_time, repeats=True),), chance, best,
-                        best_time, now)  # fmt: skip
+        repeat = () if again is None else (_next(now, again, best_time, repeats=True),)
+        return Decision(repeat, chance, best, best_time, now)
     chosen, imagined, view = list[Next](), list(runs), now
     for _ in range(min(parallel, int((~tried).sum()))):
         candidate = choice(view, best_time, tried)

@@ -137,6 +137,13 @@ def test_a_run_told_by_mistake_is_removed(study):
         dse.tuning.study_candidates.remove(study, told.id)
 
 
+def test_no_layout_is_left_once_each_failed():
+    fixed = {"tp": 8, "pp": 1, "micro_batch_size": 1, "recompute": "none", "zero": 1, "vpp": 1}
+    study = dse.plan("llama3_8b", gpus=8, system="h100", set=fixed).study
+    study.tell(study.ask()[0].trial, failed="oom")
+    assert "each layout of this study failed" in stdout_of("tune", study.name)
+
+
 def test_a_log_is_told_with_its_trial(study, tmp_path):
     (tmp_path / "run.log").write_text("Step Time : 4.50s GPU utilization: 1.0MODEL_TFLOP/s/GPU\n" * 5)
     [run] = tuned("--tell", "0", "--log", "run.log")["runs"]
