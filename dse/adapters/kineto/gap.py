@@ -66,15 +66,14 @@ class TraceGap:
             return {"name": row.name, "predicted_s": row.predicted, "measured_s": row.measured, **count}
 
         ranks = [{**asdict(one), "products": len(one.products)} for one in self.traces]
-        units = {"step_time": "step_time_s", "exposed": "exposed_s", "idle": "idle_s", "busy": "busy_s",
-                 "communication": "communication_s", "longest": "longest_s"}  # fmt: skip
+        times = ("step_time", "exposed", "idle", "busy", "communication", "longest")
         return {
             "predicted_s": self.explanation.step_time,
             "measured_s": self.traces[0].step_time,
             "parts": [record(row) for row in self.parts],
             "hidden_communication": record(self.hidden),
             "kernels": [record(row) for row in self.kernels],
-            "ranks": [{units.get(name, name): value for name, value in rank.items()} for rank in ranks],
+            "ranks": [{f"{key}_s" if key in times else key: value for key, value in one.items()} for one in ranks],
         }
 
 

@@ -26,11 +26,8 @@ TESTED: Final = {
 LARGEST: Final = 16 << 20
 _PROGRAM: Final = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
 _RANK: Final = re.compile(r"#\s+Rank\s+\d+ .* on\s+(\S+) device")
-#: Size [B], elements, type, then operation and root where the program has them, and twice time [us], rates and errors.
-#: MPI and Slurm may label lines: ``[1,0]<stdout>:``, ``0:``.
-_LINE: Final = re.compile(
-    r"(?:\S*[:>])?\s*(\d+)\s+\d+\s+[a-z]\w*(?:\s+[a-z]+)?(?:\s+-?\d+)?((?:\s+(?:\d[\d.e+-]*|N/A)){8})\s*"
-)
+#: Label of MPI, size [B], elements, type, operation and root where they are, and twice time [us], rates and errors.
+_LINE: Final = re.compile(r"(?:\S+:)?\s*(\d+)\s+\d+\s+[a-z]\w*(?:\s+[a-z]+)?(\s+-?\d+)?((?:\s+(?:\d[-+.\de]*|N/A)){8})")
 
 
 def read_nccl_tests(path: Path, system: str) -> list[MeasuredRow]:
@@ -47,11 +44,11 @@ def read_nccl_tests(path: Path, system: str) -> list[MeasuredRow]:
             hosts = hosts if listed else Counter()
             hosts[rank[1]] += 1
             listed = True
-        elif measured := _LINE.fullmatch(line):
+        elif measured := _LINE.fullmatch(line.rstrip()):
             listed = False
             if not collective or not hosts:
                 raise DseError(f"{path}: line {number}: no line above names the test (all_reduce_perf) and its ranks")
-            size, time = float(measured[1]), measured[2].split()[0]
+            size, time = float(measured[1]), measured[3].split()[0]
             if collective in TESTED and size and hosts.total() > 1 and time != "N/A":
                 if max(hosts.values()) > of_node or (len(hosts) > 1 and {*hosts.values()} != {of_node}):
                     ranks = " + ".join(map(str, dict.fromkeys(hosts.values())))

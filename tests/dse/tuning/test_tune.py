@@ -162,7 +162,6 @@ def test_the_system_is_kept_with_what_runs_moved(study, tmp_path, factor, words)
 
 
 def test_a_run_as_predicted_teaches_no_constant(study):
-    """Before runs, the rate of the fabric is only ever below the nominal one; this is not learned."""
     study.tell(0, step_time=predicted_time(study, 0), spread=0.0)
     assert tuned()["learned"] == []
 
