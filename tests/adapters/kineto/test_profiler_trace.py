@@ -69,8 +69,7 @@ def test_products_are_matched_by_their_shape(written):
     explanation = dse.explain(SPACE, DESIGN)
     first = explanation.gemms.iloc[0]
     path = written(dims=[[int(first.m), int(first.k)], [int(first.k), int(first.n)]])
-    [row, *others] = dse.trace_gap(explanation, [path]).kernels
-    assert not others
+    [row] = dse.trace_gap(explanation, [path]).kernels
     assert first["product"] in row.name
     assert (row.launches, row.measured) == (1, pytest.approx(30e-6))
     sizes = sorted((first.m, first.n, first.k))
