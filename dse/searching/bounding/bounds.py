@@ -410,12 +410,8 @@ def bounded(problem: Problem) -> Problem | None:
             ends[name] = np.where(solved, least[name], low), np.where(solved, np.inf, high)
     for column, name in enumerate(problem.timed):
         boxes.timed[:, column] = getattr(breakdown, name)
-    problem = replace(
-        problem,
-        of_layouts=ends,
-        of_roots=boxes.timed,
-        proved=bool(lawful(run.design).all()) and ENERGIES[0] not in problem.timed,
-    )
+    proved = bool(lawful(run.design).all()) and ENERGIES[0] not in problem.timed
+    problem = replace(problem, of_layouts=ends, of_roots=boxes.timed, proved=proved)
     return problem if np.isfinite(problem.bounds(boxes)[0]).all() else None
 
 

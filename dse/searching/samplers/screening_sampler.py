@@ -33,7 +33,7 @@ from costmodel.rules.rules import TRAINING, WorkloadRules
 from costmodel.training.blocks import ASSIGNMENTS
 from dse.fronts import FrontIndex, as_costs, low_and_span, most_dominating
 from dse.pricing.evaluated import nominal_rate, rules_for, solves_shardings
-from dse.pricing.evaluation import evaluate
+from dse.pricing.evaluation import evaluate, untimed_margins
 from dse.pricing.workers import Jobs, Pricer, Workers
 from dse.searching.samplers.archive import BATCH_SIZE, DRAWS_EACH, Archive, DesignShare, Key, Known, least_beaten
 from dse.spaces.lattice import Lattice, hashes
@@ -90,9 +90,12 @@ class Screening:
         first = not len(self.archive.places)
         self._noted(starts)
         if self._whole:
-            for columns in self.lattice.space.legal.enumerate(4 * ROUND):
-                self._noted(self.lattice.places(columns))
-            self.archive = replace(self.archive, complete=True)
+            space, rules = self.lattice.space, self.sampler.rules
+            for columns in space.legal.enumerate(4 * ROUND):  # once one is feasible, only those that fit are timed
+                margins = untimed_margins(space, columns, rules) if len(self.archive.places) else None
+                places = self.lattice.places(columns)
+                self._noted(places if margins is None else places[(margins >= 0).all(axis=1)])
+            self.archive, self.evaluated = replace(self.archive, complete=True), int(space.legal.count)
         else:
             drawn = max(int(self.budget * DRAWN), 1)
             for start in range(0, drawn if first else 0, self._size):
